@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finds, loads and remembers the backend plug-ins that stand beside this library.
+#include "backends.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "build_info.h"
+#include "cpu_level.h"
+#include "thread_pool.h"
+
+namespace dsv4 {
+namespace {
+
+const HostServices kHost{kPluginAbi, &parallel_for, &num_threads};
+
+std::string library_dir() {
+  Dl_info info;
+  if (!dladdr(reinterpret_cast<const void*>(&kHost), &info) || !info.dli_fname) return ".";
+  std::string path = info.dli_fname;
+  const size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+// Loads lib<stem>.so and checks that it is of this build.
+const BackendTable* load_plugin(const std::string& stem, std::string* why) {
+  const std::string path = library_dir() + "/lib" + stem + ".so";
+  void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    *why = dlerror();
+    return nullptr;
+  }
+  auto entry = reinterpret_cast<BackendEntryFn>(dlsym(handle, "dsv4_backend_entry"));
+  const BackendTable* table = entry ? entry(&kHost) : nullptr;
+  if (!table || table->abi != kPluginAbi || table->op_count != kOpCount) {
+    *why = path + " speaks another plug-in ABI; rebuild dsv4spec";
+    return nullptr;
+  }
+  if (std::strcmp(table->build_hash, DSV4_SOURCE_HASH) != 0) {
+    *why = path + " was built from sources " + table->build_hash + ", this library from " DSV4_SOURCE_HASH
+           "; rebuild dsv4spec (pip install .)";
+    return nullptr;
+  }
+  return table;
+}
+
+struct Slot {
+  const char* name;
+  std::once_flag once;
+  const BackendTable* table = nullptr;
+  std::string why;
+
+  explicit Slot(const char* n) : name(n) {}
+  void load() {
+    std::call_once(once, [this] {
+      if (std::strcmp(name, "cpu") == 0) table = load_cpu(&why);
+      else table = load_plugin(std::string("dsv4spec_") + name, &why);
+    });
+  }
+  // The best instruction-set level that this machine runs and that was built; DSV4SPEC_CPU_LEVEL names another.
+  static const BackendTable* load_cpu(std::string* why) {
+    const char* forced = std::getenv("DSV4SPEC_CPU_LEVEL");
+    std::string reasons;
+    for (const CpuLevel& level : cpu_levels()) {
+      if (forced && *forced && std::strcmp(forced, level.name) != 0) continue;
+      if (!level.runs_here) {
+        if (forced && *forced) *why = std::string("DSV4SPEC_CPU_LEVEL=") + forced + ": this CPU lacks it";
+        continue;
+      }
+      std::string reason;
+      if (const BackendTable* t = load_plugin(std::string("dsv4spec_cpu_") + level.name, &reason)) return t;
+      reasons += (reasons.empty() ? "" : "; ") + reason;
+    }
+    if (why->empty())
+      *why = !reasons.empty() ? reasons
+             : forced        ? std::string("DSV4SPEC_CPU_LEVEL=") + forced + " is not one of " + cpu_level_names()
+                             : "no CPU level was built";
+    return nullptr;
+  }
+};
+
+Slot g_slots[] = {Slot("cpu"), Slot("cuda"), Slot("npu"), Slot("cuda_emu"), Slot("ascend_emu")};
+constexpr int kSlotCount = sizeof(g_slots) / sizeof(g_slots[0]);
+
+constexpr int kByDevice = -1, kReference = -2;
+std::atomic<int> g_route{kByDevice};
+
+Slot* find(const char* name) {
+  for (Slot& s : g_slots)
+    if (std::strcmp(s.name, name) == 0) return &s;
+  return nullptr;
+}
+
+Slot& slot_of(const char* op, const DLDevice& device) {
+  const int route = g_route.load(std::memory_order_relaxed);
+  if (route >= 0) return g_slots[route];
+  switch (device.device_type) {
+    case kDLCPU: return g_slots[0];
+    case kDLCUDA: return g_slots[1];
+    case kDLExtDev: return g_slots[2];
+    default:
+      throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": device: expected cpu, cuda or npu, got " +
+                                               device_name(device));
+  }
+}
+
+const BackendTable& table_for(OpId id, const char* op, const DLDevice& device) {
+  Slot& slot = slot_of(op, device);
+  slot.load();
+  if (!slot.table)
+    throw Refusal(DSV4_BACKEND_UNAVAILABLE, std::string(op) + ": backend " + slot.name + ": " + slot.why);
+  if (!slot.table->launch[id])
+    throw Refusal(DSV4_NOT_SUPPORTED, std::string(op) + ": backend " + slot.name +
+                                          " has no kernel for this op; ask for the reference by name");
+  return *slot.table;
+}
+
+}  // namespace
+
+void launch(OpId id, const char* op, const DLDevice& device, const void* params, dsv4_stream stream,
+            void* workspace, uint64_t workspace_size) {
+  if (g_route.load(std::memory_order_relaxed) == kReference) return;
+  const BackendTable& table = table_for(id, op, device);
+  const uint64_t needed = table.workspace[id] ? table.workspace[id](params) : 0;
+  if (workspace_size < needed)
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": workspace: expected at least " +
+                                             std::to_string(needed) + " bytes, got " +
+                                             std::to_string(workspace_size));
+  char text[256] = "";
+  const Launch surroundings{stream, workspace, text, sizeof text};
+  const int32_t status = table.launch[id](params, &surroundings);
+  if (status != DSV4_OK)
+    throw Refusal(static_cast<dsv4_status>(status), std::string(op) + ": " + (*text ? text : "launch failed"));
+}
+
+uint64_t workspace_bytes(OpId id, const char* op, const DLDevice& device, const void* params) {
+  if (g_route.load(std::memory_order_relaxed) == kReference) return 0;
+  const BackendTable& table = table_for(id, op, device);
+  return table.workspace[id] ? table.workspace[id](params) : 0;
+}
+
+void use_backend(const char* name) {
+  if (!name) return g_route.store(kByDevice);
+  if (std::strcmp(name, "reference") == 0) return g_route.store(kReference);
+  Slot* slot = find(name);
+  if (!slot)
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string("use_backend: name: expected cpu, cuda, npu, cuda_emu, "
+                                                     "ascend_emu or reference, got ") + name);
+  slot->load();
+  if (!slot->table)
+    throw Refusal(DSV4_BACKEND_UNAVAILABLE, std::string("use_backend: backend ") + name + ": " + slot->why);
+  g_route.store(static_cast<int>(slot - g_slots));
+}
+
+std::vector<BackendState> backend_states() {
+  std::vector<BackendState> out;
+  for (Slot& s : g_slots) {
+    s.load();
+    out.push_back(BackendState{s.name, s.table, s.why});
+  }
+  return out;
+}
+
+}  // namespace dsv4
+
+extern "C" const dsv4::Reflection* dsv4_reflection(void) {
+  static const dsv4::Reflection reflection{DSV4_SOURCE_HASH, &dsv4::op_desc, &dsv4::backend_states};
+  return &reflection;
+}

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "op.h"
+
+namespace dsv4 {
+
+struct BackendState {
+  const char* name;
+  const BackendTable* table;  // nullptr: not loadable, see why
+  std::string why;
+};
+
+// Loads every backend that is there (cheap after the first call).
+std::vector<BackendState> backend_states();
+void use_backend(const char* name);
+
+// What the Python binding reads besides the public ABI: the ops as data. Not part of the ABI; the source hash says
+// whether binding and library belong together.
+struct Reflection {
+  const char* source_hash;
+  const OpDesc* (*op_desc)(OpId id);
+  std::vector<BackendState> (*backend_states)();
+};
+
+}  // namespace dsv4
+
+extern "C" DSV4_API const dsv4::Reflection* dsv4_reflection(void);

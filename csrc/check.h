@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contract checks, written once for all backends. A failed check throws Refusal with the text
+// "op: argument: expected RULE, got VALUE"; nothing has been written by then and no tensor data was read.
+#pragma once
+#include <initializer_list>
+#include <stdexcept>
+#include <string>
+
+#include "dsv4spec/types.h"
+#include "tensor_view.h"
+
+namespace dsv4 {
+
+struct Refusal : std::runtime_error {
+  dsv4_status status;
+  Refusal(dsv4_status s, const std::string& text) : std::runtime_error(text), status(s) {}
+};
+
+// A named size: the first tensor that uses it sets it, later ones must agree.
+struct Dim {
+  const char* name;
+  int64_t value = -1;
+  explicit Dim(const char* n, int64_t v = -1) : name(n), value(v) {}
+  operator int64_t() const { return value; }
+};
+
+enum class Layout {
+  kInnermost,   // innermost dimension contiguous, other strides free (>= 0)
+  kContiguous,  // C-contiguous
+};
+
+struct DimRef {
+  Dim* dim;
+  int64_t fixed;
+  DimRef(Dim& d) : dim(&d), fixed(-1) {}
+  DimRef(int64_t n) : dim(nullptr), fixed(n) {}
+};
+
+using Shape = std::initializer_list<DimRef>;
+using Dtypes = std::initializer_list<Dtype>;
+
+class Checker {
+ public:
+  explicit Checker(const char* op) : op_(op) {}
+
+  TensorView in(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape,
+                Layout layout = Layout::kInnermost);
+  // Absent (NULL) is legal: returns a view without data.
+  TensorView optional_in(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape,
+                         Layout layout = Layout::kInnermost);
+  // Written. `alias` names the one input it may be identical with (same memory, same strides).
+  TensorView out(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape,
+                 const TensorView* alias = nullptr, Layout layout = Layout::kInnermost);
+
+  // Scalars and relations: refuses with "expected RULE, got VALUE" unless ok.
+  void expect(bool ok, const char* name, const std::string& rule, int64_t got) const;
+  void expect(bool ok, const char* name, const std::string& rule, double got) const;
+  void expect(bool ok, const char* name, const std::string& rule, const std::string& got) const;
+
+  // After the last tensor: outputs overlap nothing they may not.
+  void finish() const;
+
+  const DLDevice& device() const { return device_; }
+  [[noreturn]] void refuse(const char* name, const std::string& rule, const std::string& got) const;
+
+ private:
+  struct Seen {
+    const char* name;
+    TensorView view;
+    bool written;
+    const void* alias;
+  };
+  TensorView view(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape, Layout layout);
+  void remember(const char* name, const TensorView& v, bool written, const TensorView* alias);
+
+  const char* op_;
+  DLDevice device_{kDLCPU, 0};
+  bool has_device_ = false;
+  Seen seen_[24];
+  int seen_count_ = 0;
+};
+
+int64_t element_size(Dtype t);
+const char* dtype_name(Dtype t);
+std::string device_name(const DLDevice& d);
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace dsv4

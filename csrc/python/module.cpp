@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// dsv4spec._C: every op of the C ABI as one Python function, generated from its field list. Arguments are
+// positional, in the order of the args struct; None stands for an absent optional tensor.
+#include <pybind11/pybind11.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../backends.h"
+#include "build_info.h"
+#include "tensors.h"
+
+namespace py = pybind11;
+
+namespace dsv4 {
+namespace {
+
+constexpr int kMaxFields = 24;
+constexpr size_t kMaxArgsSize = 512;
+
+const OpDesc* op_desc_of(int id) { return dsv4_reflection()->op_desc(static_cast<OpId>(id)); }
+
+[[noreturn]] void raise_status(dsv4_status status) {
+  const char* text = dsv4_last_error();
+  switch (status) {
+    case DSV4_INVALID_ARGUMENT: PyErr_SetString(PyExc_ValueError, text); break;
+    case DSV4_NOT_SUPPORTED: PyErr_SetString(PyExc_NotImplementedError, text); break;
+    default: PyErr_SetString(PyExc_RuntimeError, text);
+  }
+  throw py::error_already_set();
+}
+
+// Scratch of CPU launches: grown here, in the binding, so that kernels and the C ABI never allocate.
+void* cpu_workspace(uint64_t bytes) {
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  static thread_local std::unique_ptr<void, Free> memory;
+  static thread_local uint64_t size = 0;
+  if (bytes > size) {
+    memory.reset(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
+    if (!memory) throw std::bad_alloc();
+    size = bytes;
+  }
+  return memory.get();
+}
+
+void call_op(const OpDesc& op, const py::args& values) {
+  if (static_cast<int>(values.size()) != op.field_count)
+    throw py::type_error(std::string(op.name) + ": expected " + std::to_string(op.field_count) +
+                         " positional arguments, got " + std::to_string(values.size()));
+  alignas(8) char args[kMaxArgsSize] = {};
+  const uint64_t struct_size = op.args_size;
+  std::memcpy(args, &struct_size, sizeof struct_size);
+
+  BorrowedTensor tensors[kMaxFields];
+  void* stream = nullptr;
+  bool on_cpu = true;
+  for (int i = 0; i < op.field_count; ++i) {
+    const Field& f = op.fields[i];
+    py::handle value = PyTuple_GET_ITEM(values.ptr(), i);
+    char* member = args + f.offset;
+    switch (f.kind) {
+      case ArgKind::kInt: {
+        const int64_t n = PyLong_AsLongLong(value.ptr());
+        if (n == -1 && PyErr_Occurred()) throw py::error_already_set();
+        std::memcpy(member, &n, sizeof n);
+        break;
+      }
+      case ArgKind::kDouble: {
+        const double x = PyFloat_AsDouble(value.ptr());
+        if (x == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+        std::memcpy(member, &x, sizeof x);
+        break;
+      }
+      default: {
+        const bool optional = f.kind == ArgKind::kOptionalIn || f.kind == ArgKind::kOptionalOut;
+        if (optional && value.is_none()) break;
+        const bool written = f.kind == ArgKind::kOut || f.kind == ArgKind::kOptionalOut;
+        tensors[i].borrow(value, op.name, f.name, written);
+        const DLTensor* t = tensors[i].get();
+        if (t->device.device_type != kDLCPU && on_cpu) {
+          on_cpu = false;
+          stream = current_stream(value, t->device);
+        }
+        std::memcpy(member, &t, sizeof t);
+      }
+    }
+  }
+  if (op.workspace_size && on_cpu) {
+    uint64_t bytes = 0;
+    if (dsv4_status s = op.workspace_size(args, &bytes)) raise_status(s);
+    void* memory = bytes ? cpu_workspace(bytes) : nullptr;
+    std::memcpy(args + op.workspace_offset, &memory, sizeof memory);
+    std::memcpy(args + op.workspace_offset + sizeof memory, &bytes, sizeof bytes);
+  }
+  dsv4_status status;
+  {
+    py::gil_scoped_release release;
+    status = op.call(args, stream);
+    // The text is this thread's; read it before another call on this thread can replace it.
+  }
+  if (status) raise_status(status);
+}
+
+py::dict backends() {
+  py::dict out;
+  for (const BackendState& s : dsv4_reflection()->backend_states()) {
+    py::dict row;
+    row["loadable"] = s.table != nullptr;
+    row["why_not"] = s.table ? py::object(py::none()) : py::object(py::str(s.why));
+    if (s.table) {
+      row["toolchain"] = s.table->toolchain;
+      row["archs"] = s.table->archs;
+      py::list ops;
+      for (int i = 0; i < kOpCount; ++i)
+        if (s.table->launch[i] && op_desc_of(i)) ops.append(op_desc_of(i)->name);
+      row["ops"] = ops;
+    }
+    out[s.name] = row;
+  }
+  return out;
+}
+
+py::dict op_fields() {
+  static const char* kinds[] = {"in", "optional_in", "out", "optional_out", "int", "double"};
+  py::dict out;
+  for (int i = 0; i < kOpCount; ++i) {
+    const OpDesc* op = op_desc_of(i);
+    if (!op) continue;
+    py::list fields;
+    for (int j = 0; j < op->field_count; ++j)
+      fields.append(py::make_tuple(op->fields[j].name, kinds[static_cast<int>(op->fields[j].kind)]));
+    out[op->name] = fields;
+  }
+  return out;
+}
+
+}  // namespace
+}  // namespace dsv4
+
+PYBIND11_MODULE(_C, m) {
+  using namespace dsv4;
+  if (std::strcmp(dsv4_reflection()->source_hash, DSV4_SOURCE_HASH) != 0)
+    throw py::import_error(std::string("dsv4spec: the binding was built from sources " DSV4_SOURCE_HASH
+                                       ", libdsv4spec from ") +
+                           dsv4_reflection()->source_hash + "; rebuild with: pip install .");
+  m.doc() = "The C ABI of dsv4spec, one function per op.";
+  for (int i = 0; i < kOpCount; ++i) {
+    const OpDesc* op = op_desc_of(i);
+    if (!op) continue;
+    if (op->field_count > kMaxFields || op->args_size > kMaxArgsSize)
+      throw std::runtime_error(std::string(op->name) + ": too many arguments for the binding");
+    m.def(op->name, [op](const py::args& values) { call_op(*op, values); });
+  }
+  m.def("use_backend", [](py::object name) {
+    const std::string text = name.is_none() ? "" : name.cast<std::string>();
+    if (dsv4_status s = dsv4_use_backend(name.is_none() ? nullptr : text.c_str())) raise_status(s);
+  });
+  m.def("set_num_threads", [](int32_t n) {
+    if (dsv4_status s = dsv4_set_num_threads(n)) raise_status(s);
+  });
+  m.def("get_num_threads", &dsv4_get_num_threads);
+  m.def("backends", &backends, "Per backend: loadable, why not, toolchain, archs, ops.");
+  m.def("op_fields", &op_fields, "Per op: (argument, kind) in the order of its C struct.");
+  m.attr("abi_version") = DSV4_ABI_VERSION;
+  m.attr("version") = DSV4_VERSION;
+  m.attr("git_hash") = DSV4_GIT_HASH;
+  m.attr("source_hash") = DSV4_SOURCE_HASH;
+  m.attr("build_summary") = DSV4_BUILD_SUMMARY;
+}

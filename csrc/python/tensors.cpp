@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tensors.h"
+
+#include <string>
+
+namespace py = pybind11;
+
+namespace dsv4 {
+namespace {
+
+// The exchange API of a type, looked up once per type. A process sees one or two tensor types, so the last hit
+// is kept; a type object that dies and is reused is caught by the version tag being part of the owner's lookup.
+const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
+  static PyTypeObject* last_type = nullptr;
+  static const DLPackExchangeAPI* last_api = nullptr;
+  if (type == last_type) return last_api;
+  static PyObject* attribute = PyUnicode_InternFromString("__dlpack_c_exchange_api__");
+  PyObject* capsule = PyObject_GetAttr(reinterpret_cast<PyObject*>(type), attribute);
+  const DLPackExchangeAPI* api = nullptr;
+  if (!capsule) {
+    PyErr_Clear();
+  } else {
+    if (PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
+      api = static_cast<const DLPackExchangeAPI*>(PyCapsule_GetPointer(capsule, "dlpack_exchange_api"));
+    Py_DECREF(capsule);
+    if (api && (api->header.version.major != DLPACK_MAJOR_VERSION || !api->dltensor_from_py_object_no_sync))
+      api = nullptr;
+  }
+  Py_INCREF(type);  // keeps the address unique for as long as it is remembered
+  Py_XDECREF(last_type);
+  last_type = type;
+  last_api = api;
+  return api;
+}
+
+[[noreturn]] void refuse(const char* op, const char* argument, const std::string& rule, const std::string& got) {
+  throw py::value_error(std::string(op) + ": " + argument + ": expected " + rule + ", got " + got);
+}
+
+}  // namespace
+
+BorrowedTensor::~BorrowedTensor() {
+  if (versioned_ && versioned_->deleter) versioned_->deleter(versioned_);
+  if (legacy_ && legacy_->deleter) legacy_->deleter(legacy_);
+}
+
+void BorrowedTensor::borrow(py::handle object, const char* op, const char* argument, bool written) {
+  if (const DLPackExchangeAPI* api = exchange_api(Py_TYPE(object.ptr()))) {
+    if (api->dltensor_from_py_object_no_sync(object.ptr(), &storage_) != 0) throw py::error_already_set();
+    tensor_ = &storage_;
+    return;
+  }
+  from_protocol(object, op, argument, written);
+}
+
+void BorrowedTensor::from_protocol(py::handle object, const char* op, const char* argument, bool written) {
+  if (!py::hasattr(object, "__dlpack__"))
+    refuse(op, argument, "a tensor (an object with __dlpack__)", Py_TYPE(object.ptr())->tp_name);
+  owner_ = [&]() -> py::object {
+    try {
+      return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+    } catch (py::error_already_set& e) {
+      if (!e.matches(PyExc_TypeError)) throw;
+      return object.attr("__dlpack__")();  // a producer from before DLPack 1.0
+    }
+  }();
+  PyObject* capsule = owner_.ptr();
+  if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+    auto* managed = static_cast<DLManagedTensorVersioned*>(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+    if (managed->version.major != DLPACK_MAJOR_VERSION)
+      refuse(op, argument, "DLPack major version 1", std::to_string(managed->version.major));
+    PyCapsule_SetName(capsule, "used_dltensor_versioned");
+    versioned_ = managed;
+    if (written && (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY))
+      refuse(op, argument, "writable memory", "a read-only tensor");
+    if (written && (managed->flags & DLPACK_FLAG_BITMASK_IS_COPIED))
+      refuse(op, argument, "the tensor's own memory", "a copy");
+    tensor_ = &managed->dl_tensor;
+  } else if (PyCapsule_IsValid(capsule, "dltensor")) {
+    legacy_ = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+    PyCapsule_SetName(capsule, "used_dltensor");
+    tensor_ = &legacy_->dl_tensor;
+  } else {
+    refuse(op, argument, "an unused DLPack capsule", Py_TYPE(capsule)->tp_name);
+  }
+}
+
+void* current_stream(py::handle object, const DLDevice& device) {
+  if (device.device_type == kDLCPU) return nullptr;
+  const DLPackExchangeAPI* api = exchange_api(Py_TYPE(object.ptr()));
+  if (!api) return nullptr;
+  void* stream = nullptr;
+  if (api->current_work_stream(device.device_type, device.device_id, &stream) != 0) throw py::error_already_set();
+  return stream;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Python objects -> borrowed DLTensors: the DLPack C exchange API where the type offers it (torch 2.10+), else
+// the `__dlpack__` protocol (NumPy, JAX, CuPy, ...).
+#pragma once
+#include <pybind11/pybind11.h>
+
+#include "dsv4spec/dlpack_abi.h"
+
+namespace dsv4 {
+
+// A tensor argument for the length of one call.
+class BorrowedTensor {
+ public:
+  BorrowedTensor() = default;
+  BorrowedTensor(const BorrowedTensor&) = delete;
+  ~BorrowedTensor();
+
+  // `what` ("op: argument") heads the error text. `written`: refuse read-only exports.
+  void borrow(pybind11::handle object, const char* op, const char* argument, bool written);
+  const DLTensor* get() const { return tensor_; }
+
+ private:
+  void from_protocol(pybind11::handle object, const char* op, const char* argument, bool written);
+
+  DLTensor storage_{};
+  const DLTensor* tensor_ = nullptr;
+  pybind11::object owner_;  // the consumed capsule's source
+  DLManagedTensorVersioned* versioned_ = nullptr;
+  DLManagedTensor* legacy_ = nullptr;
+};
+
+// The current stream of `device` in the framework that owns `object` (nullptr on the CPU).
+void* current_stream(pybind11::handle object, const DLDevice& device);
+
+}  // namespace dsv4

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace dsv4 {
+namespace {
+
+// Decode calls an op every few microseconds: a worker looks for the next job this many times before it
+// sleeps, so that a burst of ops pays no wake-up, and an idle process burns no core.
+constexpr int kSpins = 2000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+class Pool {
+ public:
+  explicit Pool(int threads) {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  }
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stop_.store(true);
+    }
+    wake_.notify_all();
+    for (std::thread& t : workers_) t.join();
+  }
+
+  void run(int64_t n, int64_t chunk, void (*fn)(void*, int64_t, int64_t), void* ctx) {
+    // Close the previous job to late workers before its description changes, then publish the new one.
+    const uint64_t job = (claim_.load() >> kIndexBits) + 1;
+    claim_.store(job << kIndexBits | kClosed);
+    const int64_t chunks = (n + chunk - 1) / chunk;
+    fn_.store(fn), ctx_.store(ctx), n_.store(n), chunk_.store(chunk), chunks_.store(chunks);
+    done_.store(0);
+    claim_.store(job << kIndexBits);
+    if (sleepers_.load() > 0) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      wake_.notify_all();
+    }
+    drain();
+    // Only chunks that somebody took are waited for: a worker that the system has not scheduled costs nothing.
+    while (done_.load() < chunks) relax();
+  }
+
+ private:
+  // claim_ = job number << kIndexBits | next chunk. Taking a chunk is a compare-and-swap on both, so a worker that
+  // read an old description can never take a chunk of a newer job.
+  static constexpr int kIndexBits = 32;
+  static constexpr uint64_t kClosed = (1ull << kIndexBits) - 1;
+
+  void drain() {
+    for (;;) {
+      uint64_t claim = claim_.load();
+      const auto fn = fn_.load();
+      void* ctx = ctx_.load();
+      const int64_t n = n_.load(), chunk = chunk_.load(), chunks = chunks_.load();
+      const int64_t index = static_cast<int64_t>(claim & kClosed);
+      if (index >= chunks) return;
+      if (!claim_.compare_exchange_strong(claim, claim + 1)) continue;
+      fn(ctx, index * chunk, std::min(n, (index + 1) * chunk));
+      done_.fetch_add(1);
+    }
+  }
+  void work() {
+    uint64_t seen = 0;
+    for (;;) {
+      auto job = [this] { return claim_.load() >> kIndexBits; };
+      for (int i = 0; i < kSpins && job() == seen && !stop_.load(); ++i) relax();
+      if (job() == seen && !stop_.load()) {
+        std::unique_lock<std::mutex> lock(mutex_);
+        sleepers_.fetch_add(1);
+        wake_.wait(lock, [&] { return job() != seen || stop_.load(); });
+        sleepers_.fetch_sub(1);
+      }
+      if (stop_.load()) return;
+      seen = job();
+      drain();
+    }
+  }
+
+  std::vector<std::thread> workers_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<uint64_t> claim_{kClosed};
+  std::atomic<int64_t> done_{0}, n_{0}, chunk_{1}, chunks_{0};
+  std::atomic<void (*)(void*, int64_t, int64_t)> fn_{nullptr};
+  std::atomic<void*> ctx_{nullptr};
+};
+
+int usable_cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+int default_threads() {
+  if (const char* text = std::getenv("DSV4SPEC_NUM_THREADS")) {
+    const int n = std::atoi(text);
+    if (n > 0) return std::min(n, 1024);
+  }
+  return usable_cores();
+}
+
+std::mutex g_mutex;  // owner of the pool for the length of a job
+std::atomic<int32_t> g_threads{0};
+Pool* g_pool = nullptr;
+thread_local bool t_inside = false;
+
+// A child process has none of the workers: it starts over with a pool of its own (the old one is leaked, its
+// threads do not exist here).
+void after_fork_in_child() {
+  g_pool = nullptr;
+  t_inside = false;
+  new (&g_mutex) std::mutex;
+}
+
+}  // namespace
+
+int32_t num_threads() {
+  int32_t n = g_threads.load();
+  if (n == 0) {
+    n = default_threads();
+    g_threads.store(n);
+  }
+  return n;
+}
+
+void set_num_threads(int32_t n) {
+  std::lock_guard<std::mutex> lock(g_mutex);
+  g_threads.store(n);
+  delete g_pool;
+  g_pool = nullptr;
+}
+
+void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* ctx) {
+  if (n <= 0) return;
+  const int threads = num_threads();
+  grain = std::max<int64_t>(grain, 1);
+  if (threads == 1 || n <= grain || t_inside || !g_mutex.try_lock()) {
+    fn(ctx, 0, n);
+    return;
+  }
+  std::lock_guard<std::mutex> lock(g_mutex, std::adopt_lock);
+  if (!g_pool) {
+    static const int hooked = pthread_atfork(nullptr, nullptr, after_fork_in_child);
+    (void)hooked;
+    g_pool = new Pool(threads);
+  }
+  t_inside = true;
+  // A few chunks a thread evens out unequal rows.
+  const int64_t chunk = std::max(grain, (n + 4 * threads - 1) / (4 * threads));
+  g_pool->run(n, chunk, fn, ctx);
+  t_inside = false;
+}
+
+}  // namespace dsv4

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// One float vector type for every CPU level, from the compiler's vector extension: the same kernel source becomes
+// SSE, AVX2, AVX-512 or NEON code by its compile flags. vf holds W floats; bf16 values widen on load and round to
+// nearest even on store.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace dsv4::cpu {
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint32_t vu __attribute__((vector_size(W * 4)));
+typedef uint16_t vh __attribute__((vector_size(W * 2)));
+
+struct bf16 {
+  uint16_t bits;
+};
+
+inline float to_float(float x) { return x; }
+inline float to_float(bf16 x) {
+  const uint32_t u = static_cast<uint32_t>(x.bits) << 16;
+  float f;
+  std::memcpy(&f, &u, 4);
+  return f;
+}
+template <class T>
+inline T from_float(float x);
+template <>
+inline float from_float<float>(float x) { return x; }
+template <>
+inline bf16 from_float<bf16>(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  if (x != x) return bf16{static_cast<uint16_t>((u >> 16) | 0x40)};  // stays NaN
+  return bf16{static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
+}
+
+inline vf splat(float x) { return vf{} + x; }
+
+inline vf load(const float* p) {
+  vf v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+inline vf load(const bf16* p) {
+  vh h;
+  std::memcpy(&h, p, sizeof h);
+  return reinterpret_cast<vf>(__builtin_convertvector(h, vu) << 16);
+}
+inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+inline void store(bf16* p, vf v) {
+  const vu u = reinterpret_cast<vu>(v);
+  const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const vu nan = (u >> 16) | 0x40u;
+  const vi is_nan = v != v;
+  const vu out = (reinterpret_cast<vu>(is_nan) & nan) | (~reinterpret_cast<vu>(is_nan) & rounded);
+  const vh h = __builtin_convertvector(out, vh);
+  std::memcpy(p, &h, sizeof h);
+}
+// The first n < W elements; the rest reads as 0 and is not written.
+template <class T>
+inline vf load_n(const T* p, int n) {
+  T buffer[W] = {};
+  std::memcpy(buffer, p, n * sizeof(T));
+  return load(buffer);
+}
+template <class T>
+inline void store_n(T* p, vf v, int n) {
+  T buffer[W];
+  store(buffer, v);
+  std::memcpy(p, buffer, n * sizeof(T));
+}
+
+inline vf vmax(vf a, vf b) {
+  const vi m = a > b;
+  return reinterpret_cast<vf>((reinterpret_cast<vi>(a) & m) | (reinterpret_cast<vi>(b) & ~m));
+}
+// Pairwise, so that the order (and the bits) do not depend on anything but W.
+inline float hsum(vf v) {
+  float x[W];
+  std::memcpy(x, &v, sizeof v);
+  for (int n = W / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) x[i] += x[i + n];
+  return x[0];
+}
+
+// e^x, relative error below 2e-7 on [-87, 88]; underflows to 0, overflows to inf, NaN stays.
+inline vf vexp(vf x) {
+  const vf clamped = vmax(splat(-104.0f), -vmax(-x, splat(-89.0f)));
+  const vf scaled = clamped * 1.44269504088896341f;
+  const vf magic = splat(12582912.0f);  // 1.5 * 2^23: rounds to the nearest integer
+  const vf n = (scaled + magic) - magic;
+  vf r = clamped - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  vf p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.0f;
+  // 2^n in two factors reaches subnormals and infinity without a special case.
+  const vi whole = __builtin_convertvector(n, vi);
+  const vi half = whole >> 1;
+  const vf a = reinterpret_cast<vf>((half + 127) << 23);
+  const vf b = reinterpret_cast<vf>((whole - half + 127) << 23);
+  const vf e = p * a * b;
+  const vi is_nan = x != x;
+  return reinterpret_cast<vf>((reinterpret_cast<vi>(x) & is_nan) | (reinterpret_cast<vi>(e) & ~is_nan));
+}
+
+}  // namespace dsv4::cpu

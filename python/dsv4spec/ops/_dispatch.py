@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a call of ``dsv4spec.ops.<op>`` reaches a kernel.
+
+Every op is one Python function (its *body*) that allocates outputs and hands all tensors to the C ABI by
+:func:`kernel`. The :func:`op` decorator adds, once for all ops, the other three ways in:
+
+- ``torch.library`` registration in the namespace ``dsv4spec``. The fake kernel *is* the body with the C call left
+  out, so fake shapes, strides and dtypes are the real ones by construction.
+- the backend route (:func:`use_backend`): kernels of the tensors' device, a named backend, or the reference. The
+  reference runs behind the same contract checks (the C ABI checks and launches nothing).
+- NumPy (or any DLPack) inputs, without torch.
+"""
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import sys
+from dataclasses import dataclass, field
+
+from dsv4spec import _C
+
+BACKENDS = ("reference", "cpu", "cuda", "npu", "cuda_emu", "ascend_emu")
+
+
+@dataclass
+class _Route:
+    """The process-wide route of ops. ``name`` None: the backend of the tensors' device."""
+
+    name: str | None = None
+    missing: str = "error"
+    used_reference: set[str] = field(default_factory=set)
+
+
+_route = _Route()
+_faking = False  # inside a fake kernel: allocate, do not call
+
+
+class MissingKernel(NotImplementedError):
+    """A backend has no kernel for an op, and the caller did not ask for the reference by name."""
+
+
+@functools.cache
+def backend_ops(name: str) -> frozenset[str]:
+    """Ops that backend ``name`` has kernels for."""
+    if name == "reference":
+        return frozenset(OPS)
+    row = _C.backends()[name]
+    if not row["loadable"]:
+        raise RuntimeError(f"backend {name}: {row['why_not']}")
+    return frozenset(row["ops"])
+
+
+@contextlib.contextmanager
+def use_backend(name: str | None, *, missing: str = "error"):
+    """Route every op of the process to one backend inside a ``with`` block.
+
+    Args:
+        name: one of ``BACKENDS``, or None for the backend of the tensors' device.
+        missing: ``"error"`` (an op without a kernel raises :class:`MissingKernel`) or ``"reference"`` (such an op
+            runs its torch reference; ``used_reference()`` lists the ops that did).
+
+    Raises:
+        ValueError: unknown name or policy. RuntimeError: the backend cannot be loaded; the text says why.
+    """
+    if missing not in ("error", "reference"):
+        raise ValueError(f"use_backend: missing: expected 'error' or 'reference', got {missing!r}")
+    before = (_route.name, _route.missing)
+    _set_route(name, missing)
+    try:
+        yield
+    finally:
+        _set_route(*before)
+
+
+def _set_route(name: str | None, missing: str) -> None:
+    _C.use_backend(name)
+    _route.name, _route.missing = name, missing
+
+
+def used_reference() -> list[str]:
+    """Ops that ran their reference for want of a kernel since :func:`clear_used_reference`."""
+    return sorted(_route.used_reference)
+
+
+def clear_used_reference() -> None:
+    _route.used_reference.clear()
+
+
+def kernel(name: str, *args) -> None:
+    """Call op ``name`` of the C ABI with its arguments in struct order (nothing inside a fake kernel)."""
+    if not _faking:
+        getattr(_C, name)(*args)
+
+
+# ---------------------------------------------------------------------------------------------- allocation
+def is_torch(x) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def new(like, shape, dtype: str | None = None):
+    """Uninitialised C-contiguous array in the library, on the device and (unless ``dtype``) of the dtype of ``like``."""
+    if is_torch(like):
+        torch = sys.modules["torch"]
+        return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
+    import numpy as np
+
+    return np.empty(shape, dtype=dtype or like.dtype)
+
+
+def zeros(like, shape, dtype: str | None = None):
+    """As :func:`new`, filled with zeros."""
+    out = new(like, shape, dtype)
+    if is_torch(out):
+        out.zero_()
+    else:
+        out[...] = 0
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ the decorator
+@dataclass(frozen=True)
+class Op:
+    """One row of the op table."""
+
+    name: str
+    family: str      # module under dsv4spec.ops and dsv4spec.reference
+    schema: str      # torch.library schema without the name
+    mutates: tuple[str, ...]  # arguments written in place besides `out`
+    body: object
+    public: object
+
+
+OPS: dict[str, Op] = {}
+
+
+def op(schema: str, *, mutates: tuple[str, ...] = ()):
+    """Make a public op of a body ``f(*tensors, *, scalars, out=None)``; see the module docstring.
+
+    ``schema`` follows ``torch.library`` and leaves ``out`` away: a traced call writes ``out`` by ``copy_``.
+    """
+
+    def decorate(body):
+        name, family = body.__name__, body.__module__.rsplit(".", 1)[-1]
+
+        @functools.wraps(body)
+        def public(*args, **kwargs):
+            if _route.name is not None or _route.missing != "error":
+                if _wants_reference(name, args):
+                    return _run_reference(OPS[name], args, kwargs)
+            if "torch" in sys.modules and _traced(args):
+                return _torch_call(OPS[name], args, kwargs)
+            return body(*args, **kwargs)
+
+        OPS[name] = Op(name, family, schema, mutates, body, public)
+        return public
+
+    return decorate
+
+
+def _device_backend(args) -> str:
+    for a in args:
+        if is_torch(a):
+            return {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}.get(a.device.type, "cpu")
+    return "cpu"
+
+
+def _wants_reference(name: str, args) -> bool:
+    if _route.name == "reference":
+        return True
+    if _route.missing != "reference" or name in backend_ops(_route.name or _device_backend(args)):
+        return False
+    _route.used_reference.add(name)
+    return True
+
+
+def _traced(args) -> bool:
+    """Is this call seen by torch.compile or under a tensor subclass (FakeTensor, ...)?"""
+    torch = sys.modules["torch"]
+    if torch.compiler.is_compiling():
+        return True
+    for a in args:
+        if type(a) is not torch.Tensor and isinstance(a, torch.Tensor) and type(a) is not torch.nn.Parameter:
+            return True
+    return False
+
+
+def _torch_call(op_: Op, args, kwargs):
+    torch = sys.modules["torch"]
+    register_torch()
+    out = kwargs.pop("out", None)
+    result = getattr(torch.ops.dsv4spec, op_.name)(*args, **kwargs)
+    if out is None:
+        return result
+    for o, r in zip(_as_tuple(out), _as_tuple(result)):
+        o.copy_(r)
+    return out
+
+
+def _as_tuple(x):
+    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
+
+
+def _run_reference(op_: Op, args, kwargs):
+    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs."""
+    import torch
+
+    _C.use_backend("reference")
+    try:
+        outputs = op_.body(*args, **kwargs)
+    finally:
+        _C.use_backend(_route.name)
+    reference = getattr(importlib.import_module(f"dsv4spec.reference.{op_.family}"), op_.name)
+    kwargs.pop("out", None)
+    tensors = [torch.from_dlpack(a) if not is_torch(a) and hasattr(a, "__dlpack__") else a for a in args]
+    keywords = {k: torch.from_dlpack(v) if not is_torch(v) and hasattr(v, "__dlpack__") else v
+                for k, v in kwargs.items()}
+    with torch.no_grad():
+        result = reference(*tensors, **keywords)
+        if outputs is None:
+            return None
+        for o, r in zip(_as_tuple(outputs), _as_tuple(result)):
+            (o if is_torch(o) else torch.from_dlpack(o)).copy_(r)
+    return outputs
+
+
+# --------------------------------------------------------------------------------------------- torch.library
+_library = None
+
+
+def register_torch() -> None:
+    """Register every op with ``torch.library`` (once; called on import when torch is there)."""
+    global _library
+    if _library is not None:
+        return
+    import torch
+
+    _library = torch.library.Library("dsv4spec", "FRAGMENT")
+    for op_ in OPS.values():
+        _library.define(op_.name + op_.schema, tags=(torch.Tag.needs_exact_strides,))
+        _library.impl(op_.name, op_.public, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"dsv4spec::{op_.name}", _fake_of(op_), lib=_library)
+
+
+def _fake_of(op_: Op):
+    @functools.wraps(op_.body)
+    def fake(*args, **kwargs):
+        global _faking
+        _faking = True
+        try:
+            return op_.body(*args, **kwargs)
+        finally:
+            _faking = False
+
+    return fake
+
+
+if name_ := os.environ.get("DSV4SPEC_BACKEND"):
+    _set_route(name_, "error")
