@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Config, weights and the two models: the Target and its NextN draft layer."""
