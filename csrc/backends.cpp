@@ -3,6 +3,7 @@
 #include "backends.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -25,9 +26,25 @@ std::string library_dir() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
+// "not built: REASON" of a plug-in's line in the build summary ("NAME: not built: ..." or "cpu LEVEL: not built: ...").
+std::string not_built(const std::string& stem) {
+  std::string name = stem.substr(std::strlen("dsv4spec_"));
+  if (name.compare(0, 4, "cpu_") == 0) name[3] = ' ';
+  const std::string summary = std::string("\n") + kBuild.summary + "\n", head = "\n" + name + ": ";
+  const size_t at = summary.find(head);
+  if (at == std::string::npos) return "not built";
+  const size_t begin = at + head.size(), end = summary.find('\n', begin);
+  const std::string line = summary.substr(begin, end - begin);
+  return line.compare(0, 9, "not built") == 0 ? line : "lib" + stem + ".so is missing, though it was " + line;
+}
+
 // Loads lib<stem>.so and checks that it is of this build.
 const BackendTable* load_plugin(const std::string& stem, std::string* why) {
   const std::string path = library_dir() + "/lib" + stem + ".so";
+  if (access(path.c_str(), F_OK) != 0) {
+    *why = not_built(stem);
+    return nullptr;
+  }
   void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     *why = dlerror();
@@ -39,9 +56,9 @@ const BackendTable* load_plugin(const std::string& stem, std::string* why) {
     *why = path + " speaks another plug-in ABI; rebuild dsv4spec";
     return nullptr;
   }
-  if (std::strcmp(table->build_hash, DSV4_SOURCE_HASH) != 0) {
-    *why = path + " was built from sources " + table->build_hash + ", this library from " DSV4_SOURCE_HASH
-           "; rebuild dsv4spec (pip install .)";
+  if (std::strcmp(table->build_hash, kBuild.source_hash) != 0) {
+    *why = path + " was built from sources " + table->build_hash + ", this library from " +
+           kBuild.source_hash + "; rebuild dsv4spec (pip install .)";
     return nullptr;
   }
   return table;
@@ -167,6 +184,7 @@ std::vector<BackendState> backend_states() {
 }  // namespace dsv4
 
 extern "C" const dsv4::Reflection* dsv4_reflection(void) {
-  static const dsv4::Reflection reflection{DSV4_SOURCE_HASH, &dsv4::op_desc, &dsv4::backend_states};
+  static const dsv4::Reflection reflection{dsv4::kBuild.source_hash, &dsv4::op_desc, &dsv4::backend_states,
+                                           &dsv4::cpu_levels};
   return &reflection;
 }

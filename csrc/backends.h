@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cpu_level.h"
 #include "op.h"
 
 namespace dsv4 {
@@ -24,6 +25,7 @@ struct Reflection {
   const char* source_hash;
   const OpDesc* (*op_desc)(OpId id);
   std::vector<BackendState> (*backend_states)();
+  const std::vector<CpuLevel>& (*cpu_levels)();
 };
 
 }  // namespace dsv4

@@ -143,10 +143,9 @@ py::dict op_fields() {
 
 PYBIND11_MODULE(_C, m) {
   using namespace dsv4;
-  if (std::strcmp(dsv4_reflection()->source_hash, DSV4_SOURCE_HASH) != 0)
-    throw py::import_error(std::string("dsv4spec: the binding was built from sources " DSV4_SOURCE_HASH
-                                       ", libdsv4spec from ") +
-                           dsv4_reflection()->source_hash + "; rebuild with: pip install .");
+  if (std::strcmp(dsv4_reflection()->source_hash, kBuild.source_hash) != 0)
+    throw py::import_error(std::string("dsv4spec: the binding was built from sources ") + kBuild.source_hash +
+                           ", libdsv4spec from " + dsv4_reflection()->source_hash + "; rebuild with: pip install .");
   m.doc() = "The C ABI of dsv4spec, one function per op.";
   for (int i = 0; i < kOpCount; ++i) {
     const OpDesc* op = op_desc_of(i);
@@ -166,8 +165,13 @@ PYBIND11_MODULE(_C, m) {
   m.def("backends", &backends, "Per backend: loadable, why not, toolchain, archs, ops.");
   m.def("op_fields", &op_fields, "Per op: (argument, kind) in the order of its C struct.");
   m.attr("abi_version") = DSV4_ABI_VERSION;
-  m.attr("version") = DSV4_VERSION;
-  m.attr("git_hash") = DSV4_GIT_HASH;
-  m.attr("source_hash") = DSV4_SOURCE_HASH;
-  m.attr("build_summary") = DSV4_BUILD_SUMMARY;
+  m.def("cpu_levels", [] {
+    py::dict levels;
+    for (const CpuLevel& level : dsv4_reflection()->cpu_levels()) levels[level.name] = level.runs_here;
+    return levels;
+  }, "The CPU levels of this architecture, best first: does this machine run it?");
+  m.attr("version") = kBuild.version;
+  m.attr("git_hash") = kBuild.git_hash;
+  m.attr("source_hash") = kBuild.source_hash;
+  m.attr("build_summary") = kBuild.summary;
 }

@@ -9,7 +9,7 @@ const HostServices* g_host = nullptr;
 
 namespace {
 BackendTable& table() {
-  static BackendTable t{kPluginAbi, kOpCount, "cpu", DSV4_SOURCE_HASH, DSV4_COMPILER, DSV4_CPU_LEVEL, {}, {}};
+  static BackendTable t{kPluginAbi, kOpCount, "cpu", kBuild.source_hash, kBuild.compiler, DSV4_CPU_LEVEL, {}, {}};
   return t;
 }
 }  // namespace
