@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model's forward gets: token rows, their places in the paged caches, and nothing it has to ask back for."""
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+class ForwardMode(enum.Enum):
+    """Kind of a forward; the values are the keys of the ``forwards`` metric."""
+
+    TARGET_PREFILL = "target_prefill"
+    TARGET_DECODE = "target_decode"
+    TARGET_VERIFY = "target_verify"
+    NEXTN_EXTEND = "nextn_extend"
+    NEXTN_DECODE = "nextn_decode"
+
+    @property
+    def is_target(self) -> bool:
+        return self in _TARGET
+
+
+_TARGET = frozenset((ForwardMode.TARGET_PREFILL, ForwardMode.TARGET_DECODE, ForwardMode.TARGET_VERIFY))
+
+
+@dataclass(slots=True)
+class CompressedView:
+    """One compress ratio's part of a Target forward.
+
+    ``positions`` and ``locs`` list the entries whose last token is a row of this forward, packed in request order.
+    A position 0 can be a real group start or padding; ``locs`` tells them apart (-1 = nothing here).
+    """
+
+    ratio: int         # 4 or 128
+    page: int          # entries per page
+    table: Tensor      # int32 [B, pages]: entry pages of each request, -1 = not allocated
+    positions: Tensor  # int64 [M]: group starts (= RoPE positions) of the completed entries; M may be 0
+    locs: Tensor       # int64 [M]: entry slot = page_id * page + offset, -1 = nothing is stored
+
+
+@dataclass(slots=True)
+class ForwardBatch:
+    """T token rows of B requests, request-major. A padding request has row -1, lengths 0, slots and pages -1.
+
+    Tensors may be shared with other batches of the same round: read only.
+    """
+
+    mode: ForwardMode
+    input_ids: Tensor        # int64 [T]
+    positions: Tensor        # int64 [T]
+    query_start_loc: Tensor  # int32 [B + 1]
+    seq_lens: Tensor         # int32 [B]: position of the first row + rows of this forward (0: padding)
+    live_seq_lens: Tensor    # int32 [B]: position of the first row = KV length before this forward (0 for padding)
+    rows: Tensor             # int64 [B]: cache row, the address of the compressor state; -1: padding
+    slots: Tensor            # int64 [T]: SWA slot = page_id * page_size + offset, -1 = not written
+    table: Tensor            # int32 [B, pages]: SWA pages, -1 = recycled or not allocated
+    c4: CompressedView | None
+    c128: CompressedView | None
+    tree_mask: Tensor | None = None  # bool [B, n, n] (window-only Targets, draft trees)
