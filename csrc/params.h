@@ -2,4 +2,5 @@
 // Internal parameters of every op, filled by csrc/ops/<op>.cpp after its checks and read by the launchers of
 // all backends. Members carry the names and meaning of the public args structs (include/dsv4spec/*.h).
 #pragma once
+#include "params/attention.h"
 #include "params/mhc.h"
