@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command ``dsv4spec``: a table of subcommands. A module has ``add_arguments(parser)`` and ``run(args) -> int``
+(the exit code), and is imported only when its command is called."""
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+
+from ._version import __version__
+
+# name: (module, one line of help)
+COMMANDS = {
+    "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
+    parser = argparse.ArgumentParser(prog="dsv4spec", description="DeepSeek-V4 MTP / NextN speculative decoding.")
+    parser.add_argument("--version", action="version", version=f"dsv4spec {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (module_name, text) in COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+        if argv[:1] == [name]:
+            module = importlib.import_module(module_name)
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
