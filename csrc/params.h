@@ -4,3 +4,4 @@
 #pragma once
 #include "params/attention.h"
 #include "params/mhc.h"
+#include "params/target.h"

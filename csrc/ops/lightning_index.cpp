@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "../op.h"
+
+namespace dsv4 {
+
+using Args = dsv4_lightning_index_args;
+using Params = LightningIndexParams;
+
+static const Field kFields[] = {DSV4_IN(q),        DSV4_IN(weights),         DSV4_IN(index_pages),
+                                DSV4_IN(table),    DSV4_IN(query_start_loc), DSV4_IN(seq_lens),
+                                DSV4_OUT(out),     DSV4_INT(ratio)};
+
+static bool fill(Checker& c, const Args& a, Params& p) {
+  Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), k("topk");
+  c.expect(a.ratio >= 2, "ratio", "at least 2", a.ratio);
+  p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
+  p.weights = c.in("weights", a.weights, {kF32}, {T, H});
+  p.index_pages = c.in("index_pages", a.index_pages, {p.q.dtype}, {P, page, D});
+  p.table = c.in("table", a.table, {kI32, kI64}, {B, pages});
+  p.query_start_loc = c.in("query_start_loc", a.query_start_loc, {kI32, kI64}, {B + 1});
+  p.seq_lens = c.in("seq_lens", a.seq_lens, {kI32, kI64}, {B});
+  p.out = c.out("out", a.out, {kI32}, {T, k});
+  c.expect(page >= 1, "index_pages", "at least 1 entry a page", page.value);
+  c.finish();
+  p.T = T, p.B = B, p.H = H, p.D = D, p.page = page, p.ratio = a.ratio, p.topk = k;
+  return T > 0 && k > 0;
+}
+
+DSV4_DEFINE_OP(lightning_index)
+
+}  // namespace dsv4
