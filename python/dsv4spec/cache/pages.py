@@ -17,61 +17,69 @@ class CacheFull(RuntimeError):
         self.pool, self.needed, self.free, self.total = pool, needed, free, total
 
 
-class PageTable:
-    """Pages of one pool and who holds them.
+def spread(rows: np.ndarray, first: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers first .. first + count - 1 of each row, packed in row order, and the row of each of them."""
+    shift = first - (np.cumsum(counts) - counts)
+    return np.repeat(rows, counts), np.arange(int(counts.sum())) + np.repeat(shift, counts)
 
-    ``table[row, c]`` is the page that holds the units c*page .. c*page + page - 1 of a request, or -1. A row owns the
+
+class PageTable:
+    """Pages of one pool, ``page`` units each (tokens or compressed entries), and who holds them.
+
+    ``table[row, c]`` is the page of the units c*page .. c*page + page - 1 of a request, or -1. A row owns the
     columns ``low[row] .. high[row] - 1`` and nothing else: ``grow`` moves ``high``, ``drop_below`` moves ``low``.
-    There is one row more than requests: index -1 is the padding row, which never owns a page, so that padding needs
-    no branch.
+    There is one row more than requests: index -1 is the padding row, which never owns a page, so that padding
+    needs no branch.
     """
 
-    def __init__(self, name: str, pages: int, requests: int, columns: int):
-        self.name, self.total, self.free = name, pages, pages
+    def __init__(self, name: str, pages: int, page: int, *, requests: int, columns: int):
+        self.name, self.total, self.free, self.page = name, pages, pages, page
         self.table = np.full((requests + 1, columns), -1, np.int32)
         self.low = np.zeros(requests + 1, np.int64)
         self.high = np.zeros(requests + 1, np.int64)
-        self.version = 0  # grows with every change of the table: key of copies made from it
-        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int32)  # free pages are _stack[:free]
+        self.version = 0  # grows with every change of the table: part of the key of copies made from it
+        self._stack = np.arange(pages - 1, -1, -1, dtype=np.int32)  # the free pages are _stack[:free]
         self._taken = np.zeros(pages, bool)
 
-    def missing(self, rows: np.ndarray, high: np.ndarray) -> int:
-        """Pages that ``grow(rows, high)`` would take."""
-        more = high - self.high[rows]
-        return int(more[more > 0].sum())
+    def columns(self, units):
+        """Columns that hold ``units`` units."""
+        return -(-units // self.page)
 
-    def check(self, needed: int) -> None:
+    def locate(self, rows: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Slot (page id * page + offset, int64) of each unit of each row, -1 where no page is held."""
+        columns, offsets = np.divmod(units, self.page)
+        pages = self.table[rows, columns]
+        return np.where(pages < 0, -1, pages * np.int64(self.page) + offsets)
+
+    def require(self, rows: np.ndarray, high: np.ndarray) -> None:
+        """CacheFull if ``grow(rows, high)`` would not find enough pages."""
+        needed = int(np.maximum(high - self.high[rows], 0).sum())
         if needed > self.free:
             raise CacheFull(self.name, needed, self.free, self.total)
 
     def grow(self, rows: np.ndarray, high: np.ndarray) -> None:
-        """Give each of the (distinct, not padding) rows pages up to column ``high``. Raises CacheFull first."""
+        """Give each of the (distinct, real) rows pages up to column ``high``; ``require`` must have passed."""
         old = self.high[rows]
         more = np.maximum(high - old, 0)
-        needed = int(more.sum())
-        if needed == 0:
+        count = int(more.sum())
+        if count == 0:
             return
-        self.check(needed)
-        self.free -= needed
-        pages = self._stack[self.free:self.free + needed][::-1]
-        first = np.cumsum(more) - more
-        columns = np.arange(needed) + np.repeat(old - first, more)
-        self.table[np.repeat(rows, more), columns] = pages
+        self.require(rows, high)
+        self.free -= count
+        pages = self._stack[self.free:self.free + count][::-1]
+        owners, columns = spread(rows, old, more)
+        self.table[owners, columns] = pages
         self._taken[pages] = True
         self.high[rows] = old + more
         self.version += 1
 
     def drop_below(self, rows: np.ndarray, low: np.ndarray) -> None:
         """Take back the columns below ``low`` of each of the (distinct) rows."""
-        low = np.minimum(low, self.high[rows])
         old = self.low[rows]
-        less = np.maximum(low - old, 0)
-        count = int(less.sum())
-        if count == 0:
+        less = np.maximum(np.minimum(low, self.high[rows]) - old, 0)
+        if not less.any():
             return
-        first = np.cumsum(less) - less
-        columns = np.arange(count) + np.repeat(old - first, less)
-        owners = np.repeat(rows, less)
+        owners, columns = spread(rows, old, less)
         self._give(self.table[owners, columns])
         self.table[owners, columns] = -1
         self.low[rows] = old + less
@@ -80,7 +88,7 @@ class PageTable:
     def release(self, row: int) -> None:
         """Take back every page of a row; it starts again at column 0."""
         columns = slice(int(self.low[row]), int(self.high[row]))
-        self._give(self.table[row, columns].copy())
+        self._give(self.table[row, columns])
         self.table[row, columns] = -1
         self.low[row] = self.high[row] = 0
         self.version += 1
