@@ -4,4 +4,7 @@
 #pragma once
 #include "params/attention.h"
 #include "params/mhc.h"
+#include "params/paging.h"
 #include "params/target.h"
+#include "params/tree.h"
+#include "params/verify.h"

@@ -4,7 +4,10 @@ any object with ``__dlpack__``."""
 from ._dispatch import BACKENDS, OPS, MissingKernel, clear_used_reference, use_backend, used_reference
 from .attention import q_norm_rope, swa_paged_attention, swa_store_kv
 from .mhc import mhc_head, mhc_post, mhc_post_pre, mhc_pre, nextn_fuse_hidden
+from .paging import alloc_extend, assign_draft_slots, move_accepted_kv
 from .target import compress_kv, lightning_index, moe_experts, sparse_paged_attention
+from .tree import build_tree, organize_draft, select_draft_topk, verify_tree_greedy, verify_tree_sampling
+from .verify import verify_metadata, verify_positions_padding
 
 __all__ = [
     "BACKENDS", "OPS", "MissingKernel", "clear_used_reference", "use_backend", "used_reference",
@@ -14,4 +17,10 @@ __all__ = [
     "q_norm_rope", "swa_store_kv", "swa_paged_attention",
     # target
     "compress_kv", "lightning_index", "moe_experts", "sparse_paged_attention",
+    # verify
+    "verify_positions_padding", "verify_metadata",
+    # tree
+    "select_draft_topk", "organize_draft", "build_tree", "verify_tree_greedy", "verify_tree_sampling",
+    # paging
+    "alloc_extend", "assign_draft_slots", "move_accepted_kv",
 ]

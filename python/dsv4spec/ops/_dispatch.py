@@ -111,14 +111,19 @@ def new(like, shape, dtype: str | None = None):
     return np.empty(shape, dtype=dtype or like.dtype)
 
 
-def zeros(like, shape, dtype: str | None = None):
-    """As :func:`new`, filled with zeros."""
+def full(like, shape, value, dtype: str | None = None):
+    """As :func:`new`, filled with ``value``."""
     out = new(like, shape, dtype)
     if is_torch(out):
-        out.zero_()
+        out.fill_(value)
     else:
-        out[...] = 0
+        out[...] = value
     return out
+
+
+def zeros(like, shape, dtype: str | None = None):
+    """As :func:`new`, filled with zeros."""
+    return full(like, shape, 0, dtype)
 
 
 # ------------------------------------------------------------------------------------------------ the decorator
@@ -130,6 +135,7 @@ class Op:
     family: str      # module under dsv4spec.ops and dsv4spec.reference
     schema: str      # torch.library schema without the name
     mutates: tuple[str, ...]  # arguments written in place besides `out`
+    passes_through: dict[int, str]  # results that are the named argument itself, where that is given
     body: object
     public: object
 
@@ -137,7 +143,7 @@ class Op:
 OPS: dict[str, Op] = {}
 
 
-def op(schema: str, *, mutates: tuple[str, ...] = ()):
+def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, str] | None = None):
     """Make a public op of a body ``f(*tensors, *, scalars, out=None)``; see the module docstring.
 
     ``schema`` follows ``torch.library`` and leaves ``out`` away: a traced call writes ``out`` by ``copy_``.
@@ -155,7 +161,7 @@ def op(schema: str, *, mutates: tuple[str, ...] = ()):
                 return _torch_call(OPS[name], args, kwargs)
             return body(*args, **kwargs)
 
-        OPS[name] = Op(name, family, schema, mutates, body, public)
+        OPS[name] = Op(name, family, schema, mutates, passes_through or {}, body, public)
         return public
 
     return decorate
