@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 
 from dsv4spec import _C
 
+from . import _torch
+
 BACKENDS = ("reference", "cpu", "cuda", "npu", "cuda_emu", "ascend_emu")
 
 
@@ -146,7 +148,8 @@ OPS: dict[str, Op] = {}
 def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, str] | None = None):
     """Make a public op of a body ``f(*tensors, *, scalars, out=None)``; see the module docstring.
 
-    ``schema`` follows ``torch.library`` and leaves ``out`` away: a traced call writes ``out`` by ``copy_``.
+    ``schema`` follows ``torch.library`` and leaves ``out`` away; ``_torch`` derives from it the form that writes ``out``.
+    ``passes_through[i] = "argument"``: result i is that argument itself, where it is given.
     """
 
     def decorate(body):
@@ -154,11 +157,10 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
 
         @functools.wraps(body)
         def public(*args, **kwargs):
-            if _route.name is not None or _route.missing != "error":
-                if _wants_reference(name, args):
-                    return _run_reference(OPS[name], args, kwargs)
             if "torch" in sys.modules and _traced(args):
-                return _torch_call(OPS[name], args, kwargs)
+                return _torch.call(OPS[name], args, kwargs)
+            if _route.name is not None or _route.missing != "error":
+                return run(OPS[name], args, kwargs)
             return body(*args, **kwargs)
 
         OPS[name] = Op(name, family, schema, mutates, passes_through or {}, body, public)
@@ -194,24 +196,39 @@ def _traced(args) -> bool:
     return False
 
 
-def _torch_call(op_: Op, args, kwargs):
-    torch = sys.modules["torch"]
-    register_torch()
-    out = kwargs.pop("out", None)
-    result = getattr(torch.ops.dsv4spec, op_.name)(*args, **kwargs)
-    if out is None:
-        return result
-    for o, r in zip(_as_tuple(out), _as_tuple(result)):
-        o.copy_(r)
-    return out
+def run(op_: Op, args, kwargs):
+    """The call of real tensors, by the route in force; what ``torch.library`` runs."""
+    if _wants_reference(op_.name, args):
+        return _run_reference(op_, args, kwargs)
+    return op_.body(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def faking():
+    """Inside, bodies allocate and launch nothing."""
+    global _faking
+    _faking = True
+    try:
+        yield
+    finally:
+        _faking = False
 
 
 def _as_tuple(x):
     return tuple(x) if isinstance(x, (tuple, list)) else (x,)
 
 
+def _to_torch(x):
+    import torch
+
+    if isinstance(x, (tuple, list)):
+        return tuple(_to_torch(item) for item in x)
+    return torch.from_dlpack(x) if not is_torch(x) and hasattr(x, "__dlpack__") else x
+
+
 def _run_reference(op_: Op, args, kwargs):
-    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs."""
+    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs. A reference
+    that takes ``out`` gets the caller's, to read there what padding rows keep."""
     import torch
 
     _C.use_backend("reference")
@@ -220,49 +237,17 @@ def _run_reference(op_: Op, args, kwargs):
     finally:
         _C.use_backend(_route.name)
     reference = getattr(importlib.import_module(f"dsv4spec.reference.{op_.family}"), op_.name)
-    if "out" not in inspect.signature(reference).parameters:  # there: rows of padding keep what `out` holds
-        kwargs.pop("out", None)
-    tensors = [torch.from_dlpack(a) if not is_torch(a) and hasattr(a, "__dlpack__") else a for a in args]
-    keywords = {k: torch.from_dlpack(v) if not is_torch(v) and hasattr(v, "__dlpack__") else v
-                for k, v in kwargs.items()}
+    keywords = {k: _to_torch(v) for k, v in kwargs.items() if k != "out"}
+    if kwargs.get("out") is not None and "out" in inspect.signature(reference).parameters:
+        keywords["out"] = _to_torch(outputs)
     with torch.no_grad():
-        result = reference(*tensors, **keywords)
+        result = reference(*_to_torch(args), **keywords)
         if outputs is None:
             return None
-        for o, r in zip(_as_tuple(outputs), _as_tuple(result)):
-            (o if is_torch(o) else torch.from_dlpack(o)).copy_(r)
+        for o, r in zip(_as_tuple(_to_torch(outputs)), _as_tuple(result)):
+            if o is not r:
+                o.copy_(r)
     return outputs
-
-
-# --------------------------------------------------------------------------------------------- torch.library
-_library = None
-
-
-def register_torch() -> None:
-    """Register every op with ``torch.library`` (once; called on import when torch is there)."""
-    global _library
-    if _library is not None:
-        return
-    import torch
-
-    _library = torch.library.Library("dsv4spec", "FRAGMENT")
-    for op_ in OPS.values():
-        _library.define(op_.name + op_.schema, tags=(torch.Tag.needs_exact_strides,))
-        _library.impl(op_.name, op_.public, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"dsv4spec::{op_.name}", _fake_of(op_), lib=_library)
-
-
-def _fake_of(op_: Op):
-    @functools.wraps(op_.body)
-    def fake(*args, **kwargs):
-        global _faking
-        _faking = True
-        try:
-            return op_.body(*args, **kwargs)
-        finally:
-            _faking = False
-
-    return fake
 
 
 if name_ := os.environ.get("DSV4SPEC_BACKEND"):

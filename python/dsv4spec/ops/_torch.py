@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Registration of the ops with ``torch.library``, namespace ``dsv4spec``, without making torch a dependency.
+
+Per op two overloads: the functional one (``torch.ops.dsv4spec.mhc_post``), and ``into``, which writes the outputs
+given as ``out=`` (rows of padding stay untouched there, which a copy of results could not promise). Fake kernels are
+the op bodies with the C call left out, so fake shapes, strides and dtypes are the real ones by construction.
+"""
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import sys
+
+# The registrations live as long as the Library object. It is kept at torch, not here: a second import of this package
+# (a reload, a second copy on the path) then finds it, and an identical registration is harmless.
+_HELD_AS = "_dsv4spec_library"
+
+
+def register_when_torch_is_there(ops: dict) -> None:
+    """Register now if torch is imported, else right after its import, whenever that happens."""
+    if "torch" in sys.modules:
+        register(ops)
+    else:
+        sys.meta_path.insert(0, _AfterTorch(ops))
+
+
+class _AfterTorch(importlib.abc.MetaPathFinder):
+    """Finds torch as the other finders do, and adds the registration to the end of its import."""
+
+    def __init__(self, ops):
+        self.ops, self.searching = ops, False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self.searching:
+            return None
+        self.searching = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.searching = False
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+            register(self.ops)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def register(ops: dict) -> None:
+    """Define all ``ops`` with torch; a second, identical registration in one process changes nothing.
+
+    Raises:
+        RuntimeError: another dsv4spec, with other schemas, is registered in this process.
+    """
+    import torch
+
+    schemas = {op_.name: op_.schema for op_ in ops.values()}
+    held = getattr(torch.library, _HELD_AS, None)
+    if held is not None:
+        if held[1] != schemas:
+            differing = sorted(n for n in held[1].keys() | schemas.keys() if held[1].get(n) != schemas.get(n))
+            raise RuntimeError("dsv4spec: torch already holds ops of another dsv4spec version; they differ in: "
+                               + ", ".join(differing))
+        return
+    library = torch.library.Library("dsv4spec", "FRAGMENT")
+    for op_ in ops.values():
+        overloads = [(op_.name, op_.schema, _functional)]
+        if into := _into_schema(op_.schema, op_.passes_through):
+            overloads.append((op_.name + ".into", into, _into))
+        for name, schema, make in overloads:
+            library.define(name + schema, tags=(torch.Tag.needs_exact_strides,))
+            library.impl(name, make(op_, fake=False), "CompositeExplicitAutograd")
+            torch.library.register_fake("dsv4spec::" + name, make(op_, fake=True), lib=library)
+    setattr(torch.library, _HELD_AS, (library, schemas))
+
+
+def call(op_, args, kwargs):
+    """The call as torch sees it (torch.compile, FakeTensor, other tensor subclasses)."""
+    import torch
+
+    packet = getattr(torch.ops.dsv4spec, op_.name)
+    out = kwargs.pop("out", None)
+    if out is not None:
+        outputs = out if isinstance(out, (tuple, list)) else (out,)
+        named = {f"out_{i}": o for i, o in enumerate(outputs) if i not in _given(op_, kwargs)}
+        packet.into(*args, **kwargs, **named)
+        return out
+    result = packet.default(*args, **kwargs)
+    if given := _given(op_, kwargs):
+        return tuple(kwargs[given[i]] if i in given else r for i, r in enumerate(result))
+    return result
+
+
+def _given(op_, kwargs) -> dict[int, str]:
+    return {i: name for i, name in op_.passes_through.items() if kwargs.get(name) is not None}
+
+
+def _invoke(op_, args, kwargs, fake: bool):
+    from . import _dispatch
+
+    if fake:
+        with _dispatch.faking():
+            return op_.body(*args, **kwargs)
+    return _dispatch.run(op_, args, kwargs)
+
+
+def _functional(op_, fake: bool):
+    def functional(*args, **kwargs):
+        from ._dispatch import new
+
+        result = _invoke(op_, args, kwargs, fake)
+        if given := _given(op_, kwargs):  # torch forbids a result that is an argument
+            return tuple(new(r, (0,)) if i in given else r for i, r in enumerate(result))
+        return result
+
+    return functional
+
+
+def _into(op_, fake: bool):
+    def into(*args, **kwargs):
+        count = _result_count(op_.schema)
+        out = tuple(kwargs.pop(f"out_{i}", None) for i in range(count))
+        given = _given(op_, kwargs)
+        out = tuple(kwargs[given[i]] if i in given else o for i, o in enumerate(out))
+        _invoke(op_, args, kwargs | {"out": out if count > 1 else out[0]}, fake)
+
+    return into
+
+
+def _result_count(schema: str) -> int:
+    return schema.rsplit("->", 1)[1].count("Tensor")
+
+
+def _into_schema(schema: str, passes_through: dict) -> str | None:
+    """``(Tensor x, *, int n) -> Tensor`` becomes ``(Tensor x, *, int n, Tensor(o0!) out_0) -> ()``."""
+    count = _result_count(schema)
+    if count == 0:
+        return None
+    arguments = schema.rsplit("->", 1)[0].strip()[1:-1]
+    outs = ", ".join(f"Tensor(o{i}!){'? out_%d=None' % i if i in passes_through else ' out_%d' % i}" for i in range(count))
+    return f"({arguments}, {'' if '*,' in arguments else '*, '}{outs}) -> ()"
