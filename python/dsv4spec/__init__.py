@@ -24,6 +24,10 @@ from .ops import use_backend
 _LAZY = {
     "backends": "info",
     "build_info": "info",
+    "Engine": "engine",
+    "GenerationError": "engine",
+    "SamplingParams": "request",
+    "SpeculativeConfig": "spec.options",
 }
 __all__ = ["ops", "use_backend", "__version__", *_LAZY]
 

@@ -2,7 +2,7 @@
 """The ops of dsv4spec: one function each, whose docstring is its contract. They take torch tensors, NumPy arrays or
 any object with ``__dlpack__``."""
 from . import _torch
-from ._dispatch import BACKENDS, OPS, MissingKernel, clear_used_reference, use_backend, used_reference
+from ._dispatch import BACKENDS, OPS, MissingKernel, clear_used_reference, current_backend, use_backend, used_reference
 from .attention import q_norm_rope, swa_paged_attention, swa_store_kv
 from .mhc import mhc_head, mhc_post, mhc_post_pre, mhc_pre, nextn_fuse_hidden
 from .paging import alloc_extend, assign_draft_slots, move_accepted_kv
@@ -11,7 +11,7 @@ from .tree import build_tree, organize_draft, select_draft_topk, verify_tree_gre
 from .verify import verify_metadata, verify_positions_padding
 
 __all__ = [
-    "BACKENDS", "OPS", "MissingKernel", "clear_used_reference", "use_backend", "used_reference",
+    "BACKENDS", "OPS", "MissingKernel", "clear_used_reference", "current_backend", "use_backend", "used_reference",
     # mhc
     "nextn_fuse_hidden", "mhc_pre", "mhc_post", "mhc_post_pre", "mhc_head",
     # attention

@@ -82,6 +82,11 @@ def _set_route(name: str | None, missing: str) -> None:
     _route.name, _route.missing = name, missing
 
 
+def current_backend() -> str | None:
+    """The backend that :func:`use_backend` or DSV4SPEC_BACKEND chose; None: that of the tensors' device."""
+    return _route.name
+
+
 def used_reference() -> list[str]:
     """Ops that ran their reference for want of a kernel since :func:`clear_used_reference`."""
     return sorted(_route.used_reference)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The draft tree of a round: its nodes, its links, and what remains of it after acceptance. A chain (topk 1) is the
+tree whose node i hangs on node i - 1; only wider trees need masks, NextN masks and moved KV."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import torch
+
+from dsv4spec import ops
+from dsv4spec.cache.batch import ForwardBatch, ForwardMode
+
+from .options import SpeculativeConfig
+
+
+@dataclass(slots=True)
+class Draft:
+    """Drafted tokens int64 [B, n-1] in node order; ``parents`` and ``selected`` as ops.build_tree takes them."""
+
+    tokens: torch.Tensor
+    parents: torch.Tensor
+    selected: torch.Tensor
+    steps: int
+    topk: int
+
+
+@dataclass(slots=True)
+class Links:
+    """What verify_tree_greedy walks: int64 [B, n] each."""
+
+    retrieve_index: torch.Tensor
+    next_token: torch.Tensor
+    next_sibling: torch.Tensor
+
+
+def window_rows(options: SpeculativeConfig) -> int:
+    """KV rows at and beyond s that a round writes: the verify window, or the NextN nodes of a wider tree."""
+    inner = options.eagle_topk * (options.num_steps - 1) if options.eagle_topk > 1 else 0
+    return max(options.num_draft_tokens, inner)
+
+
+def topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Probabilities and ids of the k likeliest tokens, [R, k] each."""
+    values, index = torch.softmax(logits, -1).topk(k)
+    return values, index
+
+
+def chain(tokens: torch.Tensor) -> Draft:
+    """Draft of topk 1 from tokens [B, steps]."""
+    size, steps = tokens.shape
+    order = torch.arange(-1, steps, device=tokens.device)
+    parents = order[:-1] if steps > 1 else order[:0]
+    return Draft(tokens, parents.repeat(size, 1), order[1:].repeat(size, 1), steps, 1)
+
+
+def link(draft: Draft, window: torch.Tensor, batch: ForwardBatch) -> Links:
+    """Links of the verify window [B, n]. For topk > 1 also gives ``batch`` the nodes' positions and mask; a chain's
+    window is plain causal."""
+    size, n = window.shape
+    if n == 1:  # num_steps 0: the root alone
+        none = torch.full_like(window, -1)
+        return Links(torch.arange(size, device=window.device)[:, None], none, none)
+    _, positions, retrieve_index, next_token, next_sibling, mask = ops.build_tree(
+        window[:, 0].contiguous(), draft.parents, draft.selected, draft.tokens, batch.live_seq_lens,
+        topk=draft.topk, num_steps=draft.steps, num_draft_tokens=n)
+    if draft.topk > 1:
+        batch.positions = positions
+        batch.tree_mask = mask
+    return Links(retrieve_index, next_token, next_sibling)
+
+
+def draft_tree(worker, rows: Sequence[int], at: torch.Tensor) -> Draft:
+    """Grow a tree of topk branches for num_steps levels and choose its best num_draft_tokens - 1 nodes.
+
+    Every NextN forward runs all nodes grown so far under a tree mask (node j's draft KV at position s + j): nothing
+    is shared between branches but their ancestors, and no branch needs pages of its own.
+    """
+    options, k = worker.options, worker.options.eagle_topk
+    size, state, scores = len(rows), worker.state[at], None
+    p, index = worker.first_p[at], worker.first[at]
+    ids = at.new_empty(size, 0)
+    inputs = state.new_empty(size, 0, state.shape[1])
+    mask = torch.zeros(size, 0, 0, dtype=torch.bool, device=at.device)
+    all_parents, all_scores, all_tokens = [], [], []
+    for step in range(options.num_steps):
+        new, scores, parents, state_rows, cand_scores, cand_tokens = ops.select_draft_topk(p, index, scores, step=step)
+        all_parents.append(parents)
+        all_scores.append(cand_scores)
+        all_tokens.append(cand_tokens)
+        if step == options.num_steps - 1:
+            break
+        ids = torch.cat([ids, new.view(size, k)], 1)
+        inputs = torch.cat([inputs, state[state_rows].view(size, k, -1)], 1)
+        mask = _grow(mask, state_rows.view(size, k), k)
+        state = _run_nodes(worker, rows, ids, inputs, mask)[:, -k:].reshape(size * k, -1)
+        p, index = topk(worker.nextn.logits(state), k)
+    parent_list, selected, tokens = ops.organize_draft(all_scores, all_tokens, all_parents,
+                                                       num_draft_tokens=options.num_draft_tokens)
+    return Draft(tokens, parent_list, selected, options.num_steps, k)
+
+
+def _grow(mask: torch.Tensor, state_rows: torch.Tensor, k: int) -> torch.Tensor:
+    """Mask [B, m+k, m+k] with one more level: a new node sees what its parent sees, and itself."""
+    size, m = mask.shape[:2]
+    out = torch.zeros(size, m + k, m + k, dtype=torch.bool, device=mask.device)
+    out[:, :m, :m] = mask
+    if m:
+        parent = state_rows - torch.arange(size, device=mask.device)[:, None] * k  # beam of the last level
+        out[:, m:, :m] = mask[:, m - k:].gather(1, parent[..., None].expand(-1, -1, m))
+    fresh = torch.arange(m, m + k, device=mask.device)
+    out[:, fresh, fresh] = True
+    return out
+
+
+def _run_nodes(worker, rows, ids, inputs, mask) -> torch.Tensor:
+    size, m = ids.shape
+    batch = worker.cache.batch(ForwardMode.NEXTN_DECODE, rows, ids.view(-1), m)
+    batch.tree_mask = mask
+    batch.positions = (batch.live_seq_lens[:, None] + mask.sum(-1) - 1).view(-1)
+    return worker._nextn(batch, inputs.view(size * m, -1)).view(size, m, -1)
+
+
+def compact(worker, batch: ForwardBatch, hidden, predict, accept_index):
+    """Accepted nodes of a tree need not be contiguous: move their Target KV to the front slots of the window and
+    gather their hidden rows and predictions. Rows past the accepted ones repeat the root.
+
+    Returns hidden [B*w, hc*d] and predict [B*w], w = min(n, num_steps + 1)."""
+    size = accept_index.shape[0]
+    n = batch.slots.shape[0] // size
+    width = min(n, accept_index.shape[1])
+    index = accept_index[:, :width].long()
+    root = torch.arange(size, device=index.device)[:, None] * n
+    source = torch.where(index >= 0, index, root).view(-1)
+    accepted = (index >= 0).view(-1)
+    front = batch.slots.view(size, n)[:, :width].reshape(-1)
+    src = torch.where(accepted, batch.slots[source], -1)
+    dst = torch.where(accepted, front, -1)
+    for layer in worker.cache.target:
+        ops.move_accepted_kv(layer.kv_pages, src, dst)
+    return hidden[source], predict[source]

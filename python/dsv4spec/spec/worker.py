@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The EAGLE state machine of DeepSeek-V4's NextN layer, one phase a function, in the order in which a round runs.
+
+Between rounds each request has: s committed positions (KV of Target and draft written), a *bonus* token at position s
+that is given out already but has no KV yet, and what the last draft extend left for it: the first draft token(s) of
+the next round and the NextN state they came from.
+
+    draft     first drafts -> num_steps - 1 NextN decode forwards at positions s, s+1, ... -> d1 .. dn
+    verify    one Target forward over the window [bonus, d1 .. dn] at positions s ..
+    accept    the longest path that agrees with the Target's argmax, plus the Target's next token (the new bonus)
+    extend    one NextN forward over the same positions, row j pairing the Target's hidden row j with the token
+              that follows it; it overwrites all draft KV made from guesses and yields the next first drafts
+    commit    s += tokens kept
+
+Rejected rows leave KV behind at positions >= s; the next window starts at s and overwrites them before they are read.
+"""
+from __future__ import annotations
+
+from typing import Sequence
+
+import torch
+
+from dsv4spec import ops
+from dsv4spec.cache.batch import ForwardBatch, ForwardMode
+
+from . import tree
+from .accept import Block, Keep, embeddable, keep_all, take_blocks, window_candidates
+from .metrics import Metrics
+from .options import SpeculativeConfig
+from .plain import Chunk, PlainWorker
+
+
+class EagleWorker(PlainWorker):
+    """Draft with NextN, verify with the Target; greedy.
+
+    Args (besides :class:`PlainWorker`'s):
+        nextn: ``forward(batch, cache, hidden [T, hc*d]) -> [T, hc*d]`` (state before its hc_head) and ``logits``.
+        options: checked counts. ``decode(num_steps=...)`` may use fewer steps in a round.
+        max_len: positions a request may hold; rows at or beyond it have no KV and are never accepted.
+    """
+
+    def __init__(self, target, nextn, cache, options: SpeculativeConfig, metrics: Metrics, *, vocab_size: int,
+                 max_requests: int, max_len: int, device="cpu"):
+        super().__init__(target, cache, metrics, vocab_size=vocab_size, max_requests=max_requests, device=device)
+        self.nextn, self.options, self.max_len = nextn, options, max_len
+        self.window = tree.window_rows(options)
+        self.max_requests = max_requests
+        k = options.eagle_topk
+        self.first = torch.zeros(max_requests, k, dtype=torch.int64, device=self.device)  # by cache row
+        self.first_p = torch.ones(max_requests, k, device=self.device)
+        self.state: torch.Tensor | None = None  # [max_requests, hc*d], NextN's output that the first drafts came from
+
+    # ------------------------------------------------------------------------------------------------ prefill
+    def prefill(self, chunks: Sequence[Chunk]) -> list[int]:
+        """Target prefill, then the draft extend over the same rows. See :meth:`PlainWorker.prefill`."""
+        with self.metrics.phase("prefill"):
+            hidden, tails = self._target_prefill(chunks)
+        with self.metrics.phase("extend"):
+            self._draft_extend_for_prefill(chunks, hidden, tails)
+        self._commit_prefill(chunks, tails)
+        return tails
+
+    def _draft_extend_for_prefill(self, chunks: Sequence[Chunk], hidden: torch.Tensor, tails: list[int]) -> None:
+        """Row i pairs the hidden row of token i with token i+1; the last one of a piece with the token after it."""
+        shifted = [token for chunk, tail in zip(chunks, tails) for token in (*chunk.tokens[1:], tail)]
+        rows, counts = [c.row for c in chunks], [len(c.tokens) for c in chunks]
+        batch = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, self._ids(shifted), counts)
+        state = self._nextn(batch, hidden)
+        self._set_first_drafts(self._ids(rows), state[batch.query_start_loc[1:].long() - 1])
+
+    # -------------------------------------------------------------------------------------------------- round
+    def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
+        """One round for every row: 1 .. num_steps + 1 tokens each. Raises CacheFull before anything was taken."""
+        steps = self._steps(num_steps)
+        self.cache.reserve(rows, self.window)
+        at = self._ids(rows)
+        with self.metrics.phase("draft"):
+            draft = self._draft(rows, at, steps)
+        with self.metrics.phase("verify"):
+            batch, window = self._verify_batch(rows, at, draft)
+            hidden = self._target(batch)
+            predict = self.target.logits(hidden).argmax(-1)
+            blocks, index = self._accept(rows, draft, window, predict, keep)
+        with self.metrics.phase("extend"):
+            self._draft_extend_for_decode(rows, at, batch, hidden, predict, index, [len(b.tokens) for b in blocks])
+        self.cache.commit(rows, [len(block.tokens) for block in blocks])
+        return blocks
+
+    def _steps(self, num_steps: int | None) -> int:
+        most = self.options.num_steps
+        if num_steps is None:
+            return most
+        if not 0 <= num_steps <= most or (self.options.eagle_topk > 1 and num_steps != most):
+            raise ValueError(f"decode: num_steps: expected 0..{most} (a tree's is fixed), got {num_steps}")
+        return num_steps
+
+    def _draft(self, rows: Sequence[int], at: torch.Tensor, steps: int) -> "tree.Draft":
+        if self.options.eagle_topk > 1:
+            return tree.draft_tree(self, rows, at)
+        if steps == 0:
+            return tree.chain(self.bonus.new_empty(len(rows), 0))
+        token, hidden = self.first[at, 0], self.state[at]
+        tokens = [token]
+        start = [self.cache.length(row) for row in rows]
+        for step in range(steps - 1):
+            batch = self.cache.batch(ForwardMode.NEXTN_DECODE, rows, token, 1, start=[s + step for s in start])
+            hidden = self._nextn(batch, hidden)
+            token = self.nextn.logits(hidden).argmax(-1)
+            tokens.append(token)
+        return tree.chain(torch.stack(tokens, 1))
+
+    def _verify_batch(self, rows: Sequence[int], at: torch.Tensor, draft: "tree.Draft"):
+        """The Target's batch over the window, and the window's tokens, links and rows that may be accepted."""
+        n = draft.tokens.shape[1] + 1
+        room = [self.max_len - self.cache.length(row) for row in rows]
+        tokens = window_candidates(self.bonus[at], draft.tokens, self.vocab_size, room if min(room) < n else None)
+        batch = self.cache.batch(ForwardMode.TARGET_VERIFY, rows, embeddable(tokens).view(-1), n)
+        links = tree.link(draft, tokens, batch)
+        return batch, (tokens, links, room)
+
+    def _accept(self, rows, draft, window, predict, keep: Keep):
+        """Walk the tree along the Target's argmax, then hand each request its block."""
+        tokens, links, room = window
+        n, steps = tokens.shape[1], draft.steps
+        _, accept_index, accepted = ops.verify_tree_greedy(
+            tokens, links.retrieve_index, links.next_token, links.next_sibling, predict.view(-1, n), num_steps=steps)
+        path = predict[accept_index.clamp_min(0).long()]  # [B, steps + 1]
+        # The one host read of a round: tokens and counts in one transfer.
+        host = torch.cat([path, accepted.long()[:, None]], 1).tolist()
+        counts = [row.pop() for row in host]
+        blocks = take_blocks(host, counts, keep)
+        for block, space in zip(blocks, room):
+            self.metrics.record_round(max(0, min(steps, space - 1)), block.drafts, len(block.tokens))
+        return blocks, accept_index
+
+    def _draft_extend_for_decode(self, rows, at, batch: ForwardBatch, hidden, predict, index, kept: list[int]) -> None:
+        """Fixed rows per request whatever was accepted; row kept - 1 is the one that counts. Later rows hold garbage
+        that the next window overwrites."""
+        if self.options.eagle_topk > 1:
+            hidden, predict = tree.compact(self, batch, hidden, predict, index)
+        n = hidden.shape[0] // len(rows)
+        extend = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, predict, n)
+        state = self._nextn(extend, hidden)
+        select = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
+        self.bonus[at] = predict[select]
+        self._set_first_drafts(at, state[select])
+
+    # ------------------------------------------------------------------------------------------------- helpers
+    def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        self.metrics.forwards[batch.mode.value] += 1
+        return self.nextn.forward(batch, self.cache, hidden)
+
+    def _set_first_drafts(self, at: torch.Tensor, state: torch.Tensor) -> None:
+        """Remember the NextN state of each request and the drafts that its logits propose."""
+        if self.state is None:
+            self.state = state.new_zeros(self.max_requests, state.shape[1])
+        self.state[at] = state
+        logits = self.nextn.logits(state)
+        if self.options.eagle_topk == 1:
+            self.first[at, 0] = logits.argmax(-1)  # probability 1: a chain has nothing to compare it with
+        else:
+            self.first_p[at], self.first[at] = tree.topk(logits, self.options.eagle_topk)
