@@ -2,7 +2,7 @@
 """The EAGLE state machine against toy models: ops.md 10.8 and the field reports A2, A8, A14, A16, A19, A30."""
 import pytest
 import torch
-from toy import VOCAB, make, read, start
+from toy import VOCAB, make, read, start, stumbles, successor
 from util import BACKENDS
 
 from dsv4spec import ops
@@ -16,15 +16,6 @@ from dsv4spec.spec.plain import Chunk
 def backend(request):
     with ops.use_backend(request.param, missing="reference"):
         yield request.param
-
-
-def successor(t):
-    return t + 1
-
-
-def stumbles(t):
-    """The toy draft of the worked timeline: t + 1, but t + 7 when t is a multiple of 5."""
-    return torch.where(t % 5 == 0, t + 7, t + 1)
 
 
 def right_for(count):

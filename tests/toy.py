@@ -22,6 +22,15 @@ def config(**changes):
     return SimpleNamespace(**{**fields, **changes})
 
 
+def successor(t):
+    return t + 1
+
+
+def stumbles(t):
+    """The toy draft of the worked timeline: t + 1, but t + 7 when t is a multiple of 5."""
+    return torch.where(t % 5 == 0, t + 7, t + 1)
+
+
 def one_hot(tokens: torch.Tensor, runners_up: torch.Tensor | None = None) -> torch.Tensor:
     logits = torch.zeros(len(tokens), VOCAB)
     if runners_up is not None:
