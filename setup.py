@@ -29,10 +29,18 @@ def run(*command):
 
 
 class CMakeBuild(build_ext):
+    def run(self):
+        self.in_sources = bool(self.inplace)  # an editable install; setuptools clears `inplace` while it builds
+        super().run()
+
+    def copy_extensions_to_source(self):
+        pass  # CMake has put them there
+
     def build_extension(self, ext):
         import pybind11
 
-        package = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        built = Path(self.get_ext_fullpath(ext.name)).resolve().parent
+        package = ROOT / "python" / "dsv4spec" if self.in_sources else built
         ninja = shutil.which("ninja")
         tree = ROOT / "build" / f"{sys.implementation.cache_tag}-{'ninja' if ninja else 'make'}"
         generator = ("-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ("-GUnix Makefiles",)
@@ -42,7 +50,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", *options,
             *shlex.split(os.environ.get("CMAKE_ARGS", "")))
         run("cmake", "--build", tree, "--parallel", build_jobs())
-        if not self.inplace:  # the C headers travel with the libraries
+        if not self.in_sources:  # the C headers travel with the libraries
             shutil.copytree(ROOT / "include", package / "include", dirs_exist_ok=True)
 
 

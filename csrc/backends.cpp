@@ -26,6 +26,9 @@ std::string library_dir() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
+std::string path_of(const std::string& stem) { return library_dir() + "/lib" + stem + ".so"; }
+bool is_there(const std::string& stem) { return access(path_of(stem).c_str(), F_OK) == 0; }
+
 // "not built: REASON" of a plug-in's line in the build summary ("NAME: not built: ..." or "cpu LEVEL: not built: ...").
 std::string not_built(const std::string& stem) {
   std::string name = stem.substr(std::strlen("dsv4spec_"));
@@ -40,8 +43,8 @@ std::string not_built(const std::string& stem) {
 
 // Loads lib<stem>.so and checks that it is of this build.
 const BackendTable* load_plugin(const std::string& stem, std::string* why) {
-  const std::string path = library_dir() + "/lib" + stem + ".so";
-  if (access(path.c_str(), F_OK) != 0) {
+  const std::string path = path_of(stem);
+  if (!is_there(stem)) {
     *why = not_built(stem);
     return nullptr;
   }
@@ -52,13 +55,13 @@ const BackendTable* load_plugin(const std::string& stem, std::string* why) {
   }
   auto entry = reinterpret_cast<BackendEntryFn>(dlsym(handle, "dsv4_backend_entry"));
   const BackendTable* table = entry ? entry(&kHost) : nullptr;
-  if (!table || table->abi != kPluginAbi || table->op_count != kOpCount) {
-    *why = path + " speaks another plug-in ABI; rebuild dsv4spec";
+  if (!table || table->abi != kPluginAbi) {
+    *why = path + " speaks another plug-in ABI; rebuild dsv4spec (pip install .)";
     return nullptr;
   }
   if (std::strcmp(table->build_hash, kBuild.source_hash) != 0) {
-    *why = path + " was built from sources " + table->build_hash + ", this library from " +
-           kBuild.source_hash + "; rebuild dsv4spec (pip install .)";
+    *why = path + " was built from sources " + table->build_hash + ", this library from " + kBuild.source_hash +
+           "; rebuild dsv4spec (pip install .)";
     return nullptr;
   }
   return table;
@@ -87,13 +90,13 @@ struct Slot {
         if (forced && *forced) *why = std::string("DSV4SPEC_CPU_LEVEL=") + forced + ": this CPU lacks it";
         continue;
       }
-      std::string reason;
-      if (const BackendTable* t = load_plugin(std::string("dsv4spec_cpu_") + level.name, &reason)) return t;
-      reasons += (reasons.empty() ? "" : "; ") + reason;
+      const std::string stem = std::string("dsv4spec_cpu_") + level.name;
+      if (is_there(stem)) return load_plugin(stem, why);  // a broken or stale level is no reason for a lesser one
+      reasons += (reasons.empty() ? "" : "; ") + (std::string(level.name) + " " + not_built(stem));
     }
     if (why->empty())
       *why = !reasons.empty() ? reasons
-             : forced        ? std::string("DSV4SPEC_CPU_LEVEL=") + forced + " is not one of " + cpu_level_names()
+             : forced && *forced ? std::string("DSV4SPEC_CPU_LEVEL=") + forced + " is not one of " + cpu_level_names()
                              : "no CPU level was built";
     return nullptr;
   }

@@ -1,8 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Shared set-up, and the rule on gates: a test that cannot run for want of a tool of the machine skips with a reason
+that starts with "gate:". Under CI=true that is a failure; elsewhere the summary at the end says what is missing."""
 import os
 import sys
 
+import pytest
 import torch
 
 sys.path.insert(0, os.path.dirname(__file__))
 torch.set_num_threads(min(2, torch.get_num_threads()))
+
+IN_CI = os.environ.get("CI", "").lower() == "true"
+_gates: set[str] = set()
+
+
+def _is_closed_gate(report) -> bool:
+    if report.outcome != "skipped" or not isinstance(report.longrepr, tuple):
+        return False
+    reason = report.longrepr[2].removeprefix("Skipped: ")
+    if reason.startswith("gate:"):
+        _gates.add(reason.removeprefix("gate:").strip())
+        return True
+    return False
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    report = (yield).get_result()
+    if _is_closed_gate(report) and IN_CI:
+        report.outcome, report.longrepr = "failed", f"{item.nodeid}: {report.longrepr[2]} (a closed gate fails in CI)"
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report(collector):
+    report = (yield).get_result()
+    if _is_closed_gate(report) and IN_CI:
+        report.outcome, report.longrepr = "failed", f"{report.longrepr[2]} (a closed gate fails in CI)"
+
+
+def pytest_terminal_summary(terminalreporter):
+    for reason in sorted(_gates):
+        terminalreporter.write_line(f"not tested here: {reason}", yellow=True)

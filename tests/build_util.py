@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Helpers of the tests of the build: a copy of the source tree, CMake, and toolchains that are not there."""
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+IGNORED = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "lib")
+
+
+def tool(name: str) -> str:
+    """A build tool: of this Python environment first, then of PATH."""
+    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if not path:
+        pytest.skip(f"gate: {name} is not installed")
+    return path
+
+
+def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:
+    """The files that a build reads, outside git, less the folders in ``without``."""
+    for name in ("csrc", "include", "kernels", "cmake", "python"):
+        shutil.copytree(ROOT / name, to / name, ignore=IGNORED)
+    for name in ("CMakeLists.txt", "setup.py", "pyproject.toml", "LICENSE"):
+        shutil.copy(ROOT / name, to / name)
+    for name in without:
+        shutil.rmtree(to / name, ignore_errors=True)
+    return to
+
+
+def run(*command, cwd=None, env=None, timeout=300, **changes) -> subprocess.CompletedProcess:
+    """Run a command; ``changes`` are environment variables to set, or with None to take away."""
+    environ = dict(os.environ if env is None else env)
+    for name, value in changes.items():
+        environ.pop(name, None)
+        if value is not None:
+            environ[name] = str(value)
+    return subprocess.run([str(c) for c in command], cwd=cwd, env=environ, timeout=timeout, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def script(path: Path, text: str) -> Path:
+    """An executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+def fake_nvcc(path: Path, release: str, *, compiles: bool = True) -> Path:
+    return script(path, f'[ "$1" = --version ] && echo "Cuda compilation tools, release {release}, V{release}.1" && exit\n'
+                        + ("exit 0\n" if compiles else 'echo "nvcc fatal: no such luck" >&2\nexit 2\n'))
