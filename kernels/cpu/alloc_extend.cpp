@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// alloc_extend: slots of newly cached tokens, from the old partial page and from fresh pages.
+// A checking pass over the requests, then one pass that writes runs of consecutive slots. Serial: 8 bytes a token.
+// Contract: include/dsv4spec/paging.h.
+#include <algorithm>
+#include <numeric>
+
+#include "ints.h"
+#include "kernel.h"
+
+namespace dsv4::cpu {
+namespace {
+
+int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+
+struct Totals {
+  int64_t tokens = 0, pages = 0;
+};
+
+// Refuses what no status can report; adds up what the requests need.
+int32_t check(const AllocExtendParams& p, const Launch& launch, Totals* total) {
+  for (int64_t b = 0; b < p.B; ++b) {
+    const int64_t seq = int_at(p.seq_lens, b);
+    if (seq <= 0) continue;
+    const int64_t prefix = int_at(p.prefix_lens, b);
+    if (prefix < 0 || prefix > seq)
+      return refuse(launch, "prefix_lens: expected 0 to seq_lens = %lld for request %lld, got %lld",
+                    static_cast<long long>(seq), static_cast<long long>(b), static_cast<long long>(prefix));
+    const int64_t last = prefix % p.page_size && seq > prefix ? *p.last_slots.at<int64_t>(b) : prefix - 1;
+    if (last < -1 || (last + 1) % p.page_size != prefix % p.page_size)
+      return refuse(launch, "last_slots: expected a slot in which position %lld of request %lld can lie, got %lld",
+                    static_cast<long long>(prefix - 1), static_cast<long long>(b), static_cast<long long>(last));
+    total->tokens += seq - prefix;
+    total->pages += pages_of(seq, p.page_size) - pages_of(prefix, p.page_size);
+  }
+  const bool enough = total->pages <= p.free_count;
+  for (int64_t i = 0; enough && i < total->pages; ++i)
+    if (int_at(p.free_pages, i) < 0)
+      return refuse(launch, "free_pages: expected page ids >= 0, got %lld", static_cast<long long>(int_at(p.free_pages, i)));
+  if (p.status) return DSV4_OK;
+  if (!enough)
+    return refuse(launch, "free_pages: expected at least %lld pages, got %lld", static_cast<long long>(total->pages),
+                  static_cast<long long>(p.free_count));
+  if (total->tokens > p.extend_num_tokens)
+    return refuse(launch, "extend_num_tokens: expected at least %lld (the sum of seq_lens - prefix_lens), got %lld",
+                  static_cast<long long>(total->tokens), static_cast<long long>(p.extend_num_tokens));
+  return DSV4_OK;
+}
+
+int32_t launch(const AllocExtendParams& p, const Launch& launch) {
+  Totals total;
+  if (int32_t status = check(p, launch, &total)) return status;
+  const bool ok = total.pages <= p.free_count && total.tokens <= p.extend_num_tokens;
+  if (p.status) *p.status.at<int32_t>() = ok ? 0 : 1;
+  if (!ok) return DSV4_OK;
+
+  int64_t* out = p.slots.at<int64_t>();
+  int64_t taken = 0;
+  auto run = [&](int64_t first_slot, int64_t count) {
+    std::iota(out, out + count, first_slot);
+    out += count;
+  };
+  for (int64_t b = 0; b < p.B; ++b) {
+    const int64_t seq = int_at(p.seq_lens, b);
+    if (seq <= 0) continue;
+    int64_t at = int_at(p.prefix_lens, b);
+    if (at % p.page_size && at < seq) {
+      const int64_t rest = std::min(p.page_size - at % p.page_size, seq - at);
+      run(*p.last_slots.at<int64_t>(b) + 1, rest);
+      at += rest;
+    }
+    for (int64_t count; at < seq; at += count) {
+      count = std::min(p.page_size, seq - at);
+      run(int_at(p.free_pages, taken++) * p.page_size, count);
+    }
+  }
+  std::fill(out, p.slots.at<int64_t>() + p.extend_num_tokens, -1);
+  *p.num_new_pages.at<int32_t>() = static_cast<int32_t>(total.pages);
+  return DSV4_OK;
+}
+
+}  // namespace
+DSV4_CPU_KERNEL(alloc_extend, AllocExtendParams, launch)
+}  // namespace dsv4::cpu

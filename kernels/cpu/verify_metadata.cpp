@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify_metadata: positions and destinations of the C4 and C128 entries that a verify window emits.
+// A pass over the needed table entries refuses missing pages before anything is written; then one serial pass a ratio
+// (at most T/r + B entries, a few hundred in practice). Contract: include/dsv4spec/verify.h.
+#include <algorithm>
+
+#include "kernel.h"
+#include "verify_rows.h"
+
+namespace dsv4::cpu {
+namespace {
+
+struct Pool {
+  const char* name;  // of the table argument
+  const TensorView &table, &positions, &loc;
+  int64_t ratio, page;
+
+  int64_t emitting_ratio() const { return page > 0 ? ratio : 0; }
+};
+
+int32_t check(const VerifyMetadataParams& p, const Pool& pool, const Launch& launch) {
+  int64_t bad_request = -1, bad_index = 0;
+  for_each_emitting_row(p.live_seq_lens, p.B, p.n, pool.emitting_ratio(), [&](int64_t b, int64_t j, int64_t) {
+    const int64_t index = (int_at(p.live_seq_lens, b) + j) / pool.ratio / pool.page;
+    if (bad_request < 0 && (index >= pool.table.shape[1] || int_at(pool.table, b, index) < 0))
+      bad_request = b, bad_index = index;
+  });
+  if (bad_request < 0) return DSV4_OK;
+  return refuse(launch, "%s: expected a page in column %lld of request %lld, got %s", pool.name,
+                static_cast<long long>(bad_index), static_cast<long long>(bad_request),
+                bad_index >= pool.table.shape[1] ? "a table that ends before it" : "a negative entry");
+}
+
+void write(const VerifyMetadataParams& p, const Pool& pool) {
+  const int64_t* positions = p.positions.at<int64_t>();
+  int64_t* value = pool.positions.at<int64_t>();
+  int64_t* loc = pool.loc.at<int64_t>();
+  const int64_t size = pool.loc.shape[0];
+  const int64_t count =
+      for_each_emitting_row(p.live_seq_lens, p.B, p.n, pool.emitting_ratio(), [&](int64_t b, int64_t j, int64_t place) {
+        const int64_t group = (int_at(p.live_seq_lens, b) + j) / pool.ratio;
+        value[place] = positions[b * p.n + j] + 1 - pool.ratio;
+        loc[place] = int_at(pool.table, b, group / pool.page) * pool.page + group % pool.page;
+      });
+  std::fill(value + count, value + size, 0);
+  std::fill(loc + count, loc + size, -1);
+}
+
+int32_t launch(const VerifyMetadataParams& p, const Launch& launch) {
+  const Pool c4{"c4_table", p.c4_table, p.c4_positions, p.c4_loc, 4, p.c4_page};
+  const Pool c128{"c128_table", p.c128_table, p.c128_positions, p.c128_loc, 128, p.c128_page};
+  if (int32_t status = check(p, c4, launch)) return status;
+  if (int32_t status = check(p, c128, launch)) return status;
+  write(p, c4);
+  write(p, c128);
+  for (int64_t b = 0; b < p.B; ++b) {
+    const int64_t s = int_at(p.live_seq_lens, b);
+    *p.start_pos.at<int32_t>(b) = static_cast<int32_t>(std::max<int64_t>(s, 0));
+    *p.seqused.at<int32_t>(b) = s > 0 ? static_cast<int32_t>(p.n) : 0;
+  }
+  return DSV4_OK;
+}
+
+}  // namespace
+DSV4_CPU_KERNEL(verify_metadata, VerifyMetadataParams, launch)
+}  // namespace dsv4::cpu

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// verify_positions_padding: packs the group starts of the entries that a verify window emits.
+// One serial pass: at most T/r + B entries, a few hundred in practice. Contract: include/dsv4spec/verify.h.
+#include <algorithm>
+
+#include "kernel.h"
+#include "verify_rows.h"
+
+namespace dsv4::cpu {
+namespace {
+
+int32_t launch(const VerifyPositionsPaddingParams& p, const Launch&) {
+  int64_t* out = p.out.at<int64_t>();
+  const int64_t* positions = p.positions.at<int64_t>();
+  const int64_t count = for_each_emitting_row(
+      p.live_seq_lens, p.B, p.n, p.ratio,
+      [&](int64_t b, int64_t j, int64_t place) { out[place] = positions[b * p.n + j] + 1 - p.ratio; });
+  std::fill(out + count, out + p.out.shape[0], 0);
+  return DSV4_OK;
+}
+
+}  // namespace
+DSV4_CPU_KERNEL(verify_positions_padding, VerifyPositionsPaddingParams, launch)
+}  // namespace dsv4::cpu

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rule of include/dsv4spec/verify.h: which rows of a verify window emit a compressed entry.
+#pragma once
+#include "ints.h"
+
+namespace dsv4::cpu {
+
+// fn(b, j, place) for every emitting row in request-major order; returns their number. A request's emitting rows are
+// r apart, so the cost is one step an entry and one a request, not one a row.
+template <class Fn>
+inline int64_t for_each_emitting_row(const TensorView& live_seq_lens, int64_t B, int64_t n, int64_t ratio, Fn&& fn) {
+  if (ratio <= 1) return 0;
+  int64_t place = 0;
+  for (int64_t b = 0; b < B; ++b) {
+    const int64_t s = int_at(live_seq_lens, b);
+    if (s <= 0) continue;
+    for (int64_t j = ratio - 1 - s % ratio; j < n; j += ratio) fn(b, j, place++);
+  }
+  return place;
+}
+
+}  // namespace dsv4::cpu
