@@ -57,11 +57,11 @@ class ToyTarget:
 
 
 class ToyNextN:
-    """Next token = ``rule(token)``. Its state: (token, position, -, -) of the row; its KV holds (token, position,
+    """Next token = ``rule(token)``, and ``second(token)`` behind it. Its state: (token, position, -, -) of the row; its KV holds (token, position,
     Target token, Target position), so that a row made from the wrong hidden state shows."""
 
-    def __init__(self, rule):
-        self.rule, self.batches, self.hidden = rule, [], []
+    def __init__(self, rule, second=lambda t: t + 50):
+        self.rule, self.second, self.batches, self.hidden = rule, second, [], []
 
     def forward(self, batch, cache, hidden):
         assert (batch.input_ids >= 0).all() and (batch.input_ids < VOCAB).all()
@@ -73,7 +73,7 @@ class ToyNextN:
 
     def logits(self, state):
         token = state[:, 0].long()
-        return one_hot(self.rule(token) % VOCAB, (token + 50) % VOCAB)
+        return one_hot(self.rule(token) % VOCAB, self.second(token) % VOCAB)
 
 
 def store(pages, batch, rows):
