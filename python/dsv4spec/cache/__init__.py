@@ -5,4 +5,5 @@ from .compressor_state import CompressorState
 from .kv_cache import KVCache, LayerCache
 from .pages import CacheFull
 
-__all__ = ["CacheFull", "CompressedView", "CompressorState", "ForwardBatch", "ForwardMode", "KVCache", "LayerCache"]
+__all__ = ["CacheFull", "CompressedView", "CompressorState", "ForwardBatch", "ForwardMode", "KVCache",
+           "LayerCache"]

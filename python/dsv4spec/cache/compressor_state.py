@@ -15,15 +15,15 @@ def widest_window(ratio: int, ring_rows: int) -> int:
 
 
 def ring_rows_for(ratio: int, num_draft_tokens: int) -> int:
-    """Ring size for a verify window of ``num_draft_tokens`` rows: 16 (C4) or 256 (C128), or what the window needs."""
+    """Ring size for a verify window of ``num_draft_tokens`` rows: 16 (C4), 256 (C128), or what the window needs."""
     return max(_DEFAULT_RING[ratio], num_draft_tokens + LOOKBACK[ratio] - 2)
 
 
 class CompressorState:
     """Rings of compressor rows, addressed by position: row of position p = ``data[request, p mod ring_rows]``.
 
-    ``data`` is float32 ``[max_requests, ring_rows, 2 * coff * head_dim]`` (coff 2 for C4, 1 for C128): ``kv`` columns,
-    then ``score`` columns. A cleared row is kv 0, score -inf, which a softmax reads as "no such token".
+    ``data`` is float32 ``[max_requests, ring_rows, 2 * coff * head_dim]`` (coff 2 for C4, 1 for C128): ``kv``, then
+    ``score`` columns. A cleared row is kv 0, score -inf, which a softmax reads as "no such token".
 
     Why there is no backup_state / restore_state, and no cleaning of C128 rows after a rejection. A forward of rows
     a .. b does two things, in this order (``compress_kv``): it makes the entries that rows a .. b complete, reading
@@ -49,8 +49,9 @@ class CompressorState:
             raise ValueError(f"CompressorState: ratio: expected 4 or 128, got {ratio}")
         widest = widest_window(ratio, ring_rows)
         if not 1 <= num_draft_tokens <= widest:
-            raise ValueError(f"CompressorState: num_draft_tokens: expected 1 <= n <= ring_rows - lookback + 2 = {widest} "
-                             f"(ratio {ratio}, ring_rows {ring_rows}, lookback {LOOKBACK[ratio]}), got {num_draft_tokens}")
+            raise ValueError(f"CompressorState: num_draft_tokens: expected 1 <= n <= ring_rows - lookback + 2 = "
+                             f"{widest} (ratio {ratio}, ring_rows {ring_rows}, lookback {LOOKBACK[ratio]}), got "
+                             f"{num_draft_tokens}")
         self.ratio, self.ring_rows, self.head_dim = ratio, ring_rows, head_dim
         self.columns = (2 if ratio == 4 else 1) * head_dim  # of kv; as many of score follow
         self.data = torch.empty(max_requests, ring_rows, 2 * self.columns, dtype=torch.float32, device=device)

@@ -178,25 +178,25 @@ class KVCache:
             slots[positions >= self.max_len] = -1
         views = {}
         if mode.is_target:
-            views = {ratio: self._view(ratio, group, begin, stored, last) for ratio in pages.compressed}
+            views = {ratio: self._view(ratio, group, begin, end, last) for ratio in pages.compressed}
         return ForwardBatch(mode, input_ids, self._tensor(positions.reshape(-1)), self._query_start(each, len(rows)),
                             self._tensor(end.astype(np.int32)), self._tensor(begin.astype(np.int32)), group.tensor,
                             self._tensor(slots.reshape(-1)), self._gather(pages.swa, group, last),
                             views.get(4), views.get(128))
 
-    def _view(self, ratio: int, group: _Group, begin, stored, last: int) -> CompressedView:
-        """Entry w is completed by the token at ratio * (w + 1) - 1, here by one of begin .. stored - 1."""
+    def _view(self, ratio: int, group: _Group, begin, end, last: int) -> CompressedView:
+        """Entry w is completed by the token at ratio * (w + 1) - 1, here by one of begin .. end - 1."""
         table = self._pages.compressed[ratio]
         gathered = self._gather(table, group, last // ratio)
         first = begin // ratio
-        counts = stored // ratio - first
-        if last > self.max_len:
-            counts = np.maximum(counts, 0)  # begin may lie past max_len
+        counts = end // ratio - first
         if not counts.any():  # C128: nearly every round
             return CompressedView(ratio, table.page, gathered, self._nothing, self._nothing)
         owners, entries = spread(group.rows, first, counts)
-        return CompressedView(ratio, table.page, gathered, self._tensor(entries * ratio),
-                              self._tensor(table.locate(owners, entries)))
+        locs = table.locate(owners, entries)
+        if last > self.max_len:  # such entries keep their place in the packed list, as their tokens do
+            locs[entries >= self.max_len // ratio] = -1
+        return CompressedView(ratio, table.page, gathered, self._tensor(entries * ratio), self._tensor(locs))
 
     def _gather(self, table: PageTable, group: _Group, units: int) -> torch.Tensor:
         """The table rows of a batch, as wide as ``units`` units need (at least one column)."""

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for Target and draft that drives a KVCache: what it stores is a function of (token, position) alone, so
+that the right content of every place is known without running anything. ``check`` compares all that future forwards
+can read with it, and every forward first checks what it is about to read."""
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from dsv4spec import ops
+from dsv4spec.cache import ForwardMode, KVCache
+from dsv4spec.models.rope import rope_table
+
+D, R = 16, 8
+COFF = {4: 2, 128: 1}
+WRONG = 5000  # added to a token that the Target would not have chosen
+
+
+def config(ratios=(0, 4, 128), window=8):
+    return SimpleNamespace(num_hidden_layers=len(ratios), compress_ratios=[*ratios, 0], sliding_window=window,
+                           head_dim=D, index_head_dim=D)
+
+
+def value(tokens, positions, salt, width=D):
+    """The row that layer ``salt`` stores for a token at a position, float32 [T, width]."""
+    t, p = (torch.as_tensor(x, dtype=torch.float64).reshape(-1, 1) for x in (tokens, positions))
+    return torch.sin(t * 12.9898 + p * 78.233 + salt * 37.719 + torch.arange(width) * 4.1414).float()
+
+
+def parameters(ratio, salt):
+    """(ape, norm weight) of a compressor."""
+    width = COFF[ratio] * D
+    return value(torch.arange(ratio), torch.zeros(ratio), salt + 0.5, width), value([1], [1], salt + 0.25)[0] + 2
+
+
+class Driver:
+    def __init__(self, ratios=(0, 4, 128), *, window=8, page_size=4, max_requests=4, max_total_tokens=4096,
+                 max_len=256, num_draft_tokens=4, prefill_chunk=16, seed=0):
+        self.rng, self.window, self.ratios = np.random.default_rng(seed), window, ratios
+        self.cache = KVCache(config(ratios, window), page_size=page_size, max_requests=max_requests, max_len=max_len,
+                             max_total_tokens=max_total_tokens, num_draft_tokens=num_draft_tokens,
+                             prefill_chunk=prefill_chunk, dtype=torch.float32, device="cpu", draft=True)
+        self.chunk, self.limit = prefill_chunk, max_len
+        self.text: dict[int, np.ndarray] = {}  # row -> all tokens that the Target will ever choose
+        self.cos_sin = rope_table(max_len + num_draft_tokens, R, 10000.0)
+
+    # ------------------------------------------------------------------------------------------- requests
+    def add(self, length: int, text=None) -> int:
+        row = self.cache.open()
+        self.text[row] = self.rng.integers(0, 1000, self.limit + 64) if text is None else text
+        try:
+            self.prefill(row, length)
+        except Exception:
+            self.drop(row)
+            raise
+        return row
+
+    def drop(self, row: int) -> np.ndarray:
+        self.cache.free(row)
+        return self.text.pop(row)
+
+    def prefill(self, row: int, length: int, chunks=None) -> None:
+        """Target prefill and its draft extend, chunk by chunk."""
+        left = length - self.cache.length(row)
+        for count in chunks or [self.chunk] * (left // self.chunk) + [left % self.chunk]:
+            if count:
+                s = self.cache.length(row)
+                self.target(ForwardMode.TARGET_PREFILL, [row], self.text[row][s:s + count], [count])
+                self.cache.commit([row], [count])
+                self.draft(ForwardMode.NEXTN_EXTEND, [row], self.text[row][s:s + count + 1], [count], start=[s])
+
+    def decode(self, rows) -> None:
+        """One plain step."""
+        self.target(ForwardMode.TARGET_DECODE, rows, np.concatenate([self._window(r, 1, 1) for r in rows]), 1)
+        self.cache.commit(rows, [1] * len(rows))
+
+    def round(self, rows, n: int, accepts, *, abort_after=None) -> None:
+        """A speculative round with a window of n rows; ``accepts[i]`` rows of request i are kept (1 .. n).
+        ``abort_after`` "reserve" | "draft" leaves it there."""
+        start = [self.cache.length(r) for r in rows]
+        self.cache.reserve(rows, n)
+        if abort_after == "reserve":
+            return
+        windows = [self._window(r, n, a) for r, a in zip(rows, accepts)]
+        for i in range(n - 2):
+            pairs = np.concatenate([w[i:i + 2] for w in windows])
+            self.draft(ForwardMode.NEXTN_DECODE, rows, pairs, 1, start=[s + i for s in start])
+        if abort_after == "draft":
+            return
+        self.target(ForwardMode.TARGET_VERIFY, rows, np.concatenate(windows), n)
+        accepts = [min(a, self.limit - s) for a, s in zip(accepts, start)]
+        self.cache.commit(rows, accepts)
+        predicted = [self._window(r, n + 1, a + 1, s) for r, a, s in zip(rows, accepts, start)]
+        self.draft(ForwardMode.NEXTN_EXTEND, rows, np.concatenate(predicted), n, start=start)
+
+    def _window(self, row, n, right, s=None):
+        """n tokens from position s on, of which only the first ``right`` are the Target's."""
+        s = self.cache.length(row) if s is None else s
+        return self.text[row][s:s + n] + np.where(np.arange(n) < right, 0, WRONG + self.rng.integers(0, 99, n))
+
+    # ------------------------------------------------------------------------------------------- forwards
+    def target(self, mode, rows, tokens, counts):
+        batch = self.cache.batch(mode, rows, torch.as_tensor(tokens), counts)
+        self._check_reads(batch, [layer.kv_pages for layer in self.cache.target])
+        with ops.use_backend(None, missing="reference"):
+            for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
+                self._store(layer.kv_pages, batch, value(batch.input_ids, batch.positions, salt))
+                if ratio:
+                    self._compress(batch, ratio, layer.state, layer.c_pages, salt)
+                if ratio == 4:
+                    self._compress(batch, ratio, layer.index_state, layer.index_pages, salt + 50)
+        return batch
+
+    def draft(self, mode, rows, tokens, counts, start):
+        """``tokens`` of each request: one more than its rows; row i pairs tokens i and i + 1."""
+        each = [counts] * len(rows) if isinstance(counts, int) else counts
+        parts = np.split(np.asarray(tokens), np.cumsum([c + 1 for c in each])[:-1])
+        first, second = (np.concatenate([p[i:len(p) - 1 + i] for p in parts]) for i in (0, 1))
+        batch = self.cache.batch(mode, rows, torch.as_tensor(second), counts, start=start)
+        assert batch.c4 is None and batch.c128 is None
+        self._check_reads(batch, [self.cache.draft.kv_pages])
+        self._store(self.cache.draft.kv_pages, batch, self._draft_value(first, second, batch.positions))
+        return batch
+
+    def _draft_value(self, first, second, positions):
+        return value(torch.as_tensor(first) * 3 + torch.as_tensor(second) * 7, positions, 99)
+
+    def _store(self, pages, batch, rows):
+        keep = batch.slots >= 0
+        assert len(set(batch.slots[keep].tolist())) == int(keep.sum()), "two rows share a slot"
+        pages.flatten(0, 1)[batch.slots[keep]] = rows[keep]
+
+    def _compress(self, batch, ratio, state, pages, salt):
+        view = batch.c4 if ratio == 4 else batch.c128
+        width, (ape, norm) = COFF[ratio] * D, parameters(ratio, salt)
+        kv, gate = (value(batch.input_ids, batch.positions, salt + x, width) for x in (100, 200))
+        ops.compress_kv(kv, gate, ape, norm, self.cos_sin, state.data, batch.rows, batch.query_start_loc,
+                        batch.seq_lens, view.positions, view.locs, pages, ratio=ratio, eps=1e-6)
+
+    # --------------------------------------------------------------------------------------------- checks
+    def _check_reads(self, batch, pools) -> None:
+        """Every key before the forward's own rows that they can see is there and is the committed text's."""
+        for b, row in enumerate(batch.rows.tolist()):
+            if row < 0:
+                continue
+            begin = min(int(batch.live_seq_lens[b]), self.cache.length(row))
+            keys = np.arange(max(0, begin - self.window + 1), begin)
+            self._check_window(row, keys, batch.table[b].numpy(), pools)
+
+    def _check_window(self, row, keys, table, pools) -> None:
+        page = self.cache.page_size
+        pages = table[keys // page]
+        assert (pages >= 0).all(), f"keys {keys[pages < 0]} of row {row} are read, but their page is gone"
+        slots = torch.as_tensor(pages.astype(np.int64) * page + keys % page)
+        for salt, pool in enumerate(pools):
+            if pool is self.cache.draft.kv_pages:
+                right = self._draft_value(self.text[row][keys], self.text[row][keys + 1], keys)
+            else:
+                right = value(self.text[row][keys], keys, salt)
+            assert torch.equal(pool.flatten(0, 1)[slots], right), f"row {row}: window of pool {salt}"
+
+    def check(self, draft=True) -> None:
+        """State of every open request = serial decode of its committed tokens; the page accounting closes."""
+        alloc = self.cache._pages
+        for table in alloc.tables:
+            held = table.table[table.table >= 0]
+            assert len(set(held.tolist())) == len(held), f"{table.name}: a page has two owners"
+            assert len(held) == table.total - table.free, f"{table.name}: pages lost"
+            assert (table.table[-1] == -1).all() and table.high[-1] == 0, "padding holds pages"
+        usage = self.cache.usage()["rows"]
+        assert set(usage) == set(self.text)
+        for row, use in usage.items():
+            s = self.cache.length(row)
+            assert s == use["committed"] <= use["allocated"]
+            assert use["swa_pages"] <= self.cache.pages_per_request, "an SWA page too many is held"
+            pools = [layer.kv_pages for layer in self.cache.target] + [self.cache.draft.kv_pages] * draft
+            self._check_window(row, np.arange(max(0, s - self.window + 1), s), alloc.swa.table[row], pools)
+            for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
+                if ratio:
+                    self._check_compressed(row, s, ratio, layer.state, layer.c_pages, salt)
+                if ratio == 4:
+                    self._check_compressed(row, s, ratio, layer.index_state, layer.index_pages, salt + 50)
+
+    def _check_compressed(self, row, s, ratio, state, pages, salt) -> None:
+        text, width, (ape, norm) = self.text[row], COFF[ratio] * D, parameters(ratio, salt)
+        kv, score = (value(text[:s], np.arange(s), salt + x, width) for x in (100, 200))
+        score = score + ape[torch.arange(s) % ratio]
+        needed = torch.arange(max(0, ratio * (s // ratio) - (ratio if ratio == 4 else 0)), s)
+        assert torch.equal(state.kv[row, needed % state.ring_rows], kv[needed]), f"row {row}: C{ratio} ring"
+        assert torch.equal(state.score[row, needed % state.ring_rows], score[needed]), f"row {row}: C{ratio} ring"
+        table, page, entries = self.cache._pages.compressed[ratio], pages.shape[1], np.arange(s // ratio)
+        columns = table.table[row, entries // page].astype(np.int64)
+        assert (columns >= 0).all()
+        got = pages.flatten(0, 1)[torch.as_tensor(columns * page + entries % page)]
+        right = self._entries(kv.double(), score.double(), ratio, norm.double())
+        torch.testing.assert_close(got.double(), right, rtol=0, atol=2e-5, msg=f"row {row}: C{ratio} entries")
+
+    def _entries(self, kv, score, ratio, norm):
+        """All complete entries by the formula."""
+        groups = kv.shape[0] // ratio
+        k, g = (x[:groups * ratio].view(groups, ratio, x.shape[1]) for x in (kv, score))
+        if ratio == 4:
+            k, g = (torch.cat((torch.cat((torch.full_like(x[:1, :, :D], none), x[:-1, :, :D])), x[..., D:]), 1)
+                    for x, none in ((k, 0), (g, -torch.inf)))
+        e = (k * g.softmax(1)).sum(1)
+        e = e * torch.rsqrt(e.square().mean(-1, keepdim=True) + 1e-6) * norm
+        cos, sin = self.cos_sin[torch.arange(groups) * ratio].double().chunk(2, 1)
+        even, odd = e[:, -R::2], e[:, D - R + 1::2]
+        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(1)
+        return torch.cat((e[:, :-R], turned), 1)
+
+    def all_free(self) -> bool:
+        return all(pool["free"] == pool["total"] for pool in self.cache.usage()["pools"].values())
