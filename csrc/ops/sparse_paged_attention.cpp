@@ -19,13 +19,15 @@ static const Field kFields[] = {DSV4_IN(q),
                                 DSV4_OUT(out),
                                 DSV4_INT(window),
                                 DSV4_DOUBLE(scale),
-                                DSV4_INT(ratio)};
+                                DSV4_INT(ratio),
+                                DSV4_INT(zero_padding)};
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), Pc("Pc"), c_page("c_page"),
       c_pages("c_pages"), k("k"), maxpos("max_pos"), R("R");
   c.expect(a.window >= 1, "window", "at least 1", a.window);
   c.expect(a.ratio >= 0, "ratio", "at least 0", a.ratio);
+  c.expect(a.zero_padding == 0 || a.zero_padding == 1, "zero_padding", "0 or 1", a.zero_padding);
   const bool compressed = a.ratio > 1;
   p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
   p.kv_pages = c.in("kv_pages", a.kv_pages, {p.q.dtype}, {P, page, D});
@@ -50,6 +52,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   if (compressed) c.expect(c_page >= 1, "c_pages", "at least 1 entry a page", c_page.value);
   c.finish();
   p.T = T, p.B = B, p.H = H, p.D = D, p.R = p.cos_sin ? R.value : 0, p.page = page;
+  p.zero_padding = a.zero_padding;
   p.c_page = compressed ? c_page.value : 1, p.window = a.window, p.ratio = a.ratio, p.scale = a.scale;
   return T > 0 && H > 0 && D > 0;
 }

@@ -11,13 +11,13 @@ struct CompressKvParams {
 };
 
 struct LightningIndexParams {
-  TensorView q, weights, index_pages, table, query_start_loc, seq_lens, out;
-  int64_t T, B, H, D, page, ratio, topk;
+  TensorView q, weights, index_pages, table, query_start_loc, seq_lens, cos_sin, out;
+  int64_t T, B, H, D, R, page, ratio, topk;
 };
 
 struct SparsePagedAttentionParams {
   TensorView q, kv_pages, block_table, c_pages, c_table, query_start_loc, seq_lens, indices, sink, cos_sin, out;
-  int64_t T, B, H, D, R, page, c_page, window, ratio;
+  int64_t T, B, H, D, R, page, c_page, window, ratio, zero_padding;
   double scale;
 };
 

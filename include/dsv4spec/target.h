@@ -52,17 +52,19 @@ typedef struct dsv4_compress_kv_args {
 DSV4_API dsv4_status dsv4_compress_kv(const dsv4_compress_kv_args* args, dsv4_stream stream);
 
 /* lightning_index: the topk visible entries of highest score
- *   score(t, w) = sum_h weights[t,h] * max(0, q[t,h] . k_w)      fp32
+ *   score(t, w) = sum_h weights[t,h] * max(0, RoPE(q[t,h]) . k_w)      fp32
+ * A positive factor common to all weights of a row changes nothing and may be left out.
  * Entries come in ascending order of w, then -1 where fewer than topk are visible. Equal scores: the lower entry is
  * chosen first. A NaN score counts as the largest. Rows of padding requests: -1 throughout. */
 typedef struct dsv4_lightning_index_args {
   uint64_t struct_size;
-  const DLTensor* q;               /* [T, H, D]  f32 | bf16, rotated */
-  const DLTensor* weights;         /* [T, H]  f32, all scales included */
+  const DLTensor* q;               /* [T, H, D]  f32 | bf16 */
+  const DLTensor* weights;         /* [T, H]  f32 */
   const DLTensor* index_pages;     /* [P, page, D]  as q */
   const DLTensor* table;           /* [B, pages]  i32 | i64 */
   const DLTensor* query_start_loc; /* [B+1]  i32 | i64 */
   const DLTensor* seq_lens;        /* [B]  i32 | i64 */
+  const DLTensor* cos_sin;         /* [max_pos, R]  f32: rotate the last R dims of q at p; NULL: q is rotated already */
   const DLTensor* out;             /* [T, topk]  i32; written */
   int64_t ratio;                   /* >= 2 */
 } dsv4_lightning_index_args;
@@ -75,7 +77,7 @@ DSV4_API dsv4_status dsv4_lightning_index(const dsv4_lightning_index_args* args,
  *   out = sum_k e^(scale*q.k) * k / (sum_k e^(scale*q.k) + e^sink)      per head, fp32
  * The sink is not scaled. No key visible: 0. cos_sin given: the last R dims of `out` are rotated back (-sin) at p.
  * ratio 0 and 1 both mean "no compressed part": c_pages, c_table and indices are NULL then. Rows of padding
- * requests are left alone. */
+ * requests: 0 if zero_padding, else left alone. */
 typedef struct dsv4_sparse_paged_attention_args {
   uint64_t struct_size;
   const DLTensor* q;               /* [T, H, D]  f32 | bf16, rotated */
@@ -92,6 +94,7 @@ typedef struct dsv4_sparse_paged_attention_args {
   int64_t window;                  /* >= 1 */
   double scale;
   int64_t ratio;                   /* >= 0 */
+  int64_t zero_padding;            /* 0 or 1 */
 } dsv4_sparse_paged_attention_args;
 DSV4_API dsv4_status dsv4_sparse_paged_attention(const dsv4_sparse_paged_attention_args* args, dsv4_stream stream);
 

@@ -6,7 +6,7 @@ Rows of a call are packed request-major: request b owns rows ``query_start_loc[b
 ``seq_lens`` 0 is padding: nothing of it is read or written. Entry w of ratio r covers positions ``r*w .. r*w + r-1``
 and is visible to position p while ``w < (p + 1) // r``. Lengths and tables are int32 (int64 accepted).
 """
-from ._dispatch import kernel, new, op, zeros
+from ._dispatch import kernel, new, op
 
 
 @op("(Tensor kv, Tensor gate, Tensor ape, Tensor norm_weight, Tensor cos_sin, Tensor(a!) state, Tensor rows, "
@@ -44,19 +44,20 @@ def compress_kv(kv, gate, ape, norm_weight, cos_sin, state, rows, query_start_lo
 
 
 @op("(Tensor q, Tensor weights, Tensor index_pages, Tensor table, Tensor query_start_loc, Tensor seq_lens, *, "
-    "int ratio, int topk) -> Tensor")
-def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *, ratio, topk, out=None):
-    """The ``topk`` visible entries of highest ``sum_h weights[t,h] * relu(q[t,h] . k_w)`` (fp32), per row.
+    "int ratio, int topk, Tensor? cos_sin=None) -> Tensor")
+def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *, ratio, topk, cos_sin=None, out=None):
+    """The ``topk`` visible entries of highest ``sum_h weights[t,h] * relu(RoPE(q[t,h]) . k_w)`` (fp32), per row.
 
     Formula: DeepSeek-V4's lightning indexer, without Hadamard and quantisation.
 
     Args:
-        q: ``[T, H, D]`` float32 or bfloat16, rotated.
-        weights: ``[T, H]`` float32 with all scales (``D**-0.5 * H**-0.5``).
+        q: ``[T, H, D]`` float32 or bfloat16.
+        weights: ``[T, H]`` float32. A positive factor common to a row changes nothing and may be left out.
         index_pages: ``[P, page, D]`` of q's dtype.
         table: ``[B, pages]``: entry w of a request lies in page ``table[b, w // page]``; -1: not allocated.
         query_start_loc, seq_lens: ``[B+1]`` and ``[B]``, see the module.
         ratio: at least 2. topk: at least 0, entries per row.
+        cos_sin: ``[max_pos, R]`` float32: rotate the last R dims of q at p; None: q is rotated already.
         out: ``[T, topk]`` int32, or None to allocate.
 
     Returns:
@@ -70,7 +71,7 @@ def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *
         raise ValueError(f"lightning_index: topk: expected at least 0, got {topk}")
     if out is None:
         out = new(q, (q.shape[0], topk), "int32")
-    kernel("lightning_index", q, weights, index_pages, table, query_start_loc, seq_lens, out, ratio)
+    kernel("lightning_index", q, weights, index_pages, table, query_start_loc, seq_lens, cos_sin, out, ratio)
     return out
 
 
@@ -101,10 +102,11 @@ def sparse_paged_attention(q, kv_pages, block_table, c_pages, c_table, query_sta
     Raises:
         ValueError: an argument outside this contract.
     """
+    zero_padding = int(out is None)
     if out is None:
-        out = zeros(q, q.shape)
+        out = new(q, q.shape)
     kernel("sparse_paged_attention", q, kv_pages, block_table, c_pages, c_table, query_start_loc, seq_lens, indices,
-           sink, cos_sin, out, window, scale, ratio)
+           sink, cos_sin, out, window, scale, ratio, zero_padding)
     return out
 
 

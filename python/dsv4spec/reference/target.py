@@ -84,7 +84,7 @@ def _entries(pages, table):
     return pages[table.clamp_min(0)].view(B, -1, pages.shape[2]), (table >= 0).repeat_interleave(page, dim=1)
 
 
-def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *, ratio, topk):
+def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *, ratio, topk, cos_sin=None):
     T, N = q.shape[0], table.shape[1] * index_pages.shape[1]
     if T == 0 or N == 0 or topk == 0 or table.shape[0] == 0:
         return q.new_full((T, topk), -1, dtype=torch.int32)
@@ -95,6 +95,8 @@ def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *
     visible = (number < count[:, None]) & paged[request]
     if N > topk:
         q, keys = _wide(q, keys)
+        if cos_sin is not None:
+            q = _rope(q, cos_sin, torch.where(live, position, 0))
         score = torch.einsum("thd,tnd->thn", q, keys[request] if keys.shape[0] > 1 else keys.expand(T, -1, -1))
         score = (score.relu() * weights[..., None]).sum(dim=1).masked_fill(~visible, -torch.inf)
         number = score.sort(dim=-1, descending=True, stable=True).indices[:, :topk]

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Safetensors files of a checkpoint, memory-mapped: names, dtypes, shapes, and the bytes on demand.
+
+One file ``model.safetensors``, or shards named by ``model.safetensors.index.json``. Every fault of the files is a
+:class:`CheckpointError` that names the file; nothing of a tensor is read before it is asked for.
+"""
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {
+    "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8,
+    "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool,
+}
+_MAX_HEADER = 100 << 20
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be loaded; the text says which file or tensor and why."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a file."""
+
+    shard: str
+    dtype: str               # as safetensors writes it, e.g. "F8_E4M3"
+    shape: tuple[int, ...]
+    begin: int               # bytes from the start of the file
+    end: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.end - self.begin
+
+
+def official_name(name: str) -> str:
+    """The official name of a tensor of a file: the one place where other writers' prefixes are undone."""
+    return name.removeprefix("model.") if name.startswith(("model.layers.", "model.mtp.")) else name
+
+
+class Checkpoint:
+    """The tensors of a directory by their official names.
+
+    Attributes: ``directory``; ``entries``: name -> :class:`Entry`.
+
+    Raises:
+        CheckpointError: no weights, a shard named but missing, a truncated or damaged file, a tensor given twice, a
+            tensor that the index names but its shard lacks.
+    """
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.entries: dict[str, Entry] = {}
+        self._memory: dict[str, torch.Tensor] = {}
+        index = self.directory / INDEX
+        if index.exists():
+            self._read_index(index)
+        elif (self.directory / PLAIN).exists():
+            self._read_header(PLAIN)
+        else:
+            found = sorted(p.name for p in self.directory.glob("*.safetensors"))
+            raise CheckpointError(f"{self.directory}: expected {PLAIN} or {INDEX}, got "
+                                  f"{', '.join(found) if found else 'no safetensors files'}")
+
+    def _read_index(self, path: Path) -> None:
+        try:
+            weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+            shards = sorted(set(weight_map.values()))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CheckpointError(f"{path}: expected JSON with a weight_map: {error}") from error
+        missing = [s for s in shards if not (self.directory / s).is_file()]
+        if missing:
+            raise CheckpointError(f"{path}: shards named but missing: {', '.join(missing)}")
+        for shard in shards:
+            self._read_header(shard)
+        lost = [n for n, s in weight_map.items()
+                if (e := self.entries.get(official_name(n))) is None or e.shard != s]
+        if lost:
+            raise CheckpointError(f"{path}: tensors that their shards lack: {listed(lost)}")
+
+    def _read_header(self, shard: str) -> None:
+        path = self.directory / shard
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            prefix = file.read(8)
+            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
+            if not 0 <= length <= min(_MAX_HEADER, size - 8):
+                raise CheckpointError(f"{path}: not a safetensors file, or truncated: {size} bytes, header of {length}")
+            try:
+                header = json.loads(file.read(length))
+                header.pop("__metadata__", None)
+                for name, row in header.items():
+                    begin, end = row["data_offsets"]
+                    entry = Entry(shard, row["dtype"], tuple(row["shape"]), 8 + length + begin, 8 + length + end)
+                    self._add(official_name(name), entry, path, size)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise CheckpointError(f"{path}: damaged header: {error}") from error
+
+    def _add(self, name: str, entry: Entry, path: Path, size: int) -> None:
+        if entry.end > size:
+            raise CheckpointError(f"{path}: truncated: {name} ends at byte {entry.end}, the file at {size}")
+        if name in self.entries:
+            raise CheckpointError(f"{path}: {name} is given twice, also by {self.entries[name].shard}")
+        if entry.dtype in DTYPES:
+            count = DTYPES[entry.dtype].itemsize
+            for n in entry.shape:
+                count *= n
+            if count != entry.nbytes:
+                raise CheckpointError(f"{path}: {name}: {entry.dtype} {list(entry.shape)} needs {count} bytes, "
+                                      f"the file gives {entry.nbytes}")
+        self.entries[name] = entry
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor as stored: a view of the mapped file (copy before writing), or a copy if the file packs it at an
+        address that its dtype cannot have."""
+        entry = self.entries[name]
+        if entry.nbytes == 0:
+            return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
+        if entry.shard not in self._memory:
+            path = str(self.directory / entry.shard)
+            size = (self.directory / entry.shard).stat().st_size
+            self._memory[entry.shard] = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
+        raw = self._memory[entry.shard][entry.begin:entry.end]
+        dtype = DTYPES[entry.dtype]
+        if entry.begin % dtype.itemsize:
+            raw = raw.clone()
+        return raw.view(dtype).view(entry.shape)
+
+
+def listed(names, most: int = 12) -> str:
+    """Names for an error text; expert numbers are folded, and a long list is cut with its count."""
+    folded: dict[str, int] = {}
+    for name in names:
+        parts = name.split(".")
+        if "experts" in parts:
+            parts[parts.index("experts") + 1] = "*"
+        key = ".".join(parts)
+        folded[key] = folded.get(key, 0) + 1
+    shown = [f"{k} ({n} of them)" if n > 1 else k for k, n in folded.items()]
+    more = f", and {len(shown) - most} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decoder layer that the Target and the NextN layer share: attention of three kinds, MoE, and mHC around both.
+
+Projections of one input are stacked into one matrix product. Boundaries of sub-layers are one op: ``mhc_post_pre``
+closes one, opens the next and applies its norm.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from .. import ops
+from ..cache import CompressedView, ForwardBatch, LayerCache
+from .config import DeepseekV4Config
+from .rope import rope_table
+from .weights import Weights
+
+
+class RopeTables:
+    """The two tables of a model, as long as the longest cache that was asked for."""
+
+    def __init__(self, config: DeepseekV4Config, device):
+        self._config, self._device, self._rows = config, device, 0
+
+    def of(self, cache) -> RopeTables:
+        """Tables that cover every position of ``cache`` (``plain``: window-only layers, ``compressed``: the others)."""
+        rows = cache.max_len + cache.num_draft_tokens
+        if rows > self._rows:
+            c, self._rows = self._config, rows
+            self.plain = rope_table(rows, c.qk_rope_head_dim, c.rope_theta, device=self._device)
+            self.compressed = rope_table(rows, c.qk_rope_head_dim, c.compress_rope_theta, c.yarn, device=self._device)
+        return self
+
+
+@dataclass(slots=True)
+class Site:
+    """mHC weights of one sub-layer, and the weight of the norm that follows."""
+
+    fn: torch.Tensor
+    base: torch.Tensor
+    scale: torch.Tensor
+    norm: torch.Tensor
+
+    @classmethod
+    def take(cls, w: Weights, hc: str, norm: str) -> Site:
+        f32 = torch.float32
+        return cls(w(f"{hc}_fn", f32), w(f"{hc}_base", f32), w(f"{hc}_scale", f32), w(f"{norm}.weight", f32))
+
+
+class Compressor:
+    """Weights of one compressor besides its projections."""
+
+    def __init__(self, w: Weights, prefix: str, ratio: int, eps: float):
+        self.ape, self.norm = w(f"{prefix}.ape", torch.float32), w(f"{prefix}.norm.weight", torch.float32)
+        self.ratio, self.eps, self.width = ratio, eps, self.ape.shape[1]
+
+    def __call__(self, kv, gate, state, pages, view: CompressedView, batch: ForwardBatch, cos_sin) -> None:
+        ops.compress_kv(kv, gate, self.ape, self.norm, cos_sin, state.data, batch.rows, batch.query_start_loc,
+                        batch.seq_lens, view.positions, view.locs, pages, ratio=self.ratio, eps=self.eps)
+
+
+class Attention:
+    """Window attention, with compressed entries where ``ratio`` is 4 (indexer's choice) or 128 (all)."""
+
+    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, ratio: int):
+        self.c, self.ratio = c, ratio
+        p = prefix + "attn."
+        compressed = [f"{p}compressor.wkv.weight", f"{p}compressor.wgate.weight"] if ratio else []
+        if ratio == 4:
+            index = f"{p}indexer."
+            compressed += [f"{index}compressor.wkv.weight", f"{index}compressor.wgate.weight",
+                           f"{index}weights_proj.weight"]
+        # The compressors' inputs are fp32 whatever the stream: one product more only if the stream is not fp32.
+        self.w_in = w.stack((f"{p}wq_a.weight", f"{p}wkv.weight"))
+        self.w_fp32 = w.stack(compressed, torch.float32) if ratio else None
+        self.widths = [c.q_lora_rank, c.head_dim]
+        self.fp32_widths = []
+        if ratio:
+            self.compressor = Compressor(w, f"{p}compressor", ratio, c.rms_norm_eps)
+            self.fp32_widths = [self.compressor.width] * 2
+        if ratio == 4:
+            self.index_compressor = Compressor(w, f"{index}compressor", ratio, c.rms_norm_eps)
+            self.fp32_widths += [self.index_compressor.width] * 2 + [c.index_n_heads]
+        if ratio and w.dtype == torch.float32:
+            self.w_in, self.w_fp32 = torch.cat((self.w_in, self.w_fp32)), None
+        self.q_norm = w(f"{p}q_norm.weight")
+        self.wq_b = w(f"{p}wq_b.weight")
+        self.q_rows = self.wq_b.shape[0]
+        self.wq_b_index = self.wq_b
+        if ratio == 4:
+            self.wq_b_index = torch.cat((self.wq_b, w(f"{index}wq_b.weight")))
+            self.wq_b = self.wq_b_index[:self.q_rows]
+        self.kv_norm = w(f"{p}kv_norm.weight", torch.float32)
+        self.sink = w(f"{p}attn_sink", torch.float32)
+        group = self.q_rows // c.o_groups
+        self.wo_a = w(f"{p}wo_a.weight").view(c.o_groups, c.o_lora_rank, group).transpose(1, 2)  # [G, in, out]
+        self.wo_b = w(f"{p}wo_b.weight")
+
+    def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables) -> torch.Tensor:
+        c, ratio = self.c, self.ratio
+        T, H, D = x.shape[0], c.num_attention_heads, c.head_dim
+        cos_sin = tables.compressed if ratio else tables.plain
+        parts = F.linear(x, self.w_in).split(
+            self.widths + self.fp32_widths if self.w_fp32 is None else self.widths, dim=1)
+        qr, kv, wide = parts[0], parts[1], parts[2:]
+        if self.w_fp32 is not None:
+            wide = F.linear(x.float(), self.w_fp32).split(self.fp32_widths, dim=1)
+        qr = F.rms_norm(qr, (c.q_lora_rank,), self.q_norm, c.rms_norm_eps)
+        ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
+        view = batch.c4 if ratio == 4 else batch.c128
+        choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
+        q = F.linear(qr, self.wq_b_index if choose else self.wq_b)
+        q_index = q[:, self.q_rows:]
+        q = ops.q_norm_rope(q[:, :self.q_rows].view(T, H, D), cos_sin, batch.positions, eps=c.rms_norm_eps)
+        rest = dict(window=c.sliding_window, scale=c.softmax_scale, sink=self.sink, cos_sin=cos_sin)
+        if not ratio:
+            o = ops.swa_paged_attention(q, cache.kv_pages, batch.table, batch.query_start_loc, batch.seq_lens,
+                                        tree_mask=batch.tree_mask, **rest)
+            return self._out(o, T)
+        self.compressor(wide[0], wide[1], cache.state, cache.c_pages, view, batch, cos_sin)
+        if ratio == 4:
+            self.index_compressor(wide[2], wide[3], cache.index_state, cache.index_pages, view, batch, cos_sin)
+        indices = self._choose(q_index, wide[4], view, batch, cache, cos_sin) if choose else None
+        o = ops.sparse_paged_attention(q, cache.kv_pages, batch.table, cache.c_pages, view.table, batch.query_start_loc,
+                                       batch.seq_lens, ratio=ratio, indices=indices, **rest)
+        return self._out(o, T)
+
+    def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
+        c = self.c
+        return ops.lightning_index(
+            q.view(-1, c.index_n_heads, c.index_head_dim), weights, cache.index_pages, view.table,
+            batch.query_start_loc, batch.seq_lens, ratio=4, topk=c.index_topk, cos_sin=cos_sin)
+
+    def _out(self, o: torch.Tensor, T: int) -> torch.Tensor:
+        G = self.c.o_groups
+        o = torch.bmm(o.view(T, G, -1).transpose(0, 1), self.wo_a)
+        return F.linear(o.transpose(0, 1).reshape(T, -1), self.wo_b)
+
+
+class MoE:
+    """Routed experts, chosen by the gate or (hash layers) by the token, plus the shared experts."""
+
+    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, hashed: bool):
+        p, inter = prefix + "ffn.", c.moe_intermediate_size
+        self.topk, self.scaling, self.limit = c.num_experts_per_tok, c.routed_scaling_factor, c.swiglu_limit
+        self.gate = w(f"{p}gate.weight", torch.float32)
+        self.tid2eid = w(f"{p}gate.tid2eid") if hashed else None
+        self.bias = None if hashed else w(f"{p}gate.bias", torch.float32)
+        if hashed and not ((self.tid2eid >= 0) & (self.tid2eid < c.n_routed_experts)).all():
+            raise ValueError(f"{p}gate.tid2eid: expected expert numbers below {c.n_routed_experts}")
+        options = dict(dtype=w.dtype, device=w.device)
+        self.w13 = torch.empty(c.n_routed_experts, 2 * inter, c.hidden_size, **options)
+        self.w2 = torch.empty(c.n_routed_experts, c.hidden_size, inter, **options)
+        for e in range(c.n_routed_experts):
+            name = f"{p}experts.{e}."
+            self.w13[e, :inter], self.w13[e, inter:] = w(name + "w1.weight"), w(name + "w3.weight")
+            self.w2[e] = w(name + "w2.weight")
+        shared = f"{p}shared_experts."
+        self.shared = {}
+        if c.n_shared_experts:
+            self.shared = dict(shared_w13=w.stack((shared + "w1.weight", shared + "w3.weight")),
+                               shared_w2=w(shared + "w2.weight"))
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        scores = F.softplus(F.linear(x.float(), self.gate)).sqrt()
+        if self.tid2eid is None:
+            chosen = torch.topk(scores + self.bias, self.topk, dim=1, sorted=False).indices
+        else:
+            chosen = self.tid2eid[ids]
+        weights = scores.gather(1, chosen)
+        weights = weights * (self.scaling / (weights.sum(1, keepdim=True) + 1e-20))
+        return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, **self.shared)
+
+
+class DecoderLayer:
+    """Attention and MoE of one layer with their two mHC sites."""
+
+    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, *, ratio: int, hashed: bool):
+        self.attention_site = Site.take(w, prefix + "hc_attn", prefix + "attn_norm")
+        self.attention = Attention(c, w, prefix, ratio)
+        self.moe_site = Site.take(w, prefix + "hc_ffn", prefix + "ffn_norm")
+        self.moe = MoE(c, w, prefix, hashed)
+
+
+def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[LayerCache], streams: torch.Tensor,
+               ids: torch.Tensor, batch: ForwardBatch, tables: RopeTables) -> torch.Tensor:
+    """``streams`` [T, hc, d] through the layers; the last mix is executed, so the result is the state [T, hc*d] before
+    the hc head."""
+    options = dict(rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, sinkhorn_iters=c.hc_sinkhorn_iters)
+    site = layers[0].attention_site
+    y, post, comb = ops.mhc_pre(streams, site.fn, site.base, site.scale, norm_weight=site.norm, **options)
+    for i, (layer, cache) in enumerate(zip(layers, caches)):
+        y = layer.attention(y, batch, cache, tables)
+        site = layer.moe_site
+        streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
+                                                  norm_weight=site.norm, **options)
+        y = layer.moe(y, ids)
+        if i + 1 < len(layers):
+            site = layers[i + 1].attention_site
+            streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
+                                                      norm_weight=site.norm, **options)
+    return ops.mhc_post(y, streams, post, comb).flatten(1)
+
+
+class Head:
+    """hc head, final norm and the vocabulary projection."""
+
+    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, head: torch.Tensor):
+        self.c, self.head = c, head
+        self.site = Site.take(w, prefix + "hc_head", prefix + "norm")
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        c, site = self.c, self.site
+        x = ops.mhc_head(hidden.view(-1, c.hc_mult, c.hidden_size), site.fn, site.base, site.scale,
+                         rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, norm_weight=site.norm)
+        return F.linear(x, self.head).float()
