@@ -130,13 +130,13 @@ class Attention:
     def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
         c = self.c
         return ops.lightning_index(
-            q.view(-1, c.index_n_heads, c.index_head_dim), weights, cache.index_pages, view.table,
+            q.view(q.shape[0], c.index_n_heads, c.index_head_dim), weights, cache.index_pages, view.table,
             batch.query_start_loc, batch.seq_lens, ratio=4, topk=c.index_topk, cos_sin=cos_sin)
 
     def _out(self, o: torch.Tensor, T: int) -> torch.Tensor:
-        G = self.c.o_groups
-        o = torch.bmm(o.view(T, G, -1).transpose(0, 1), self.wo_a)
-        return F.linear(o.transpose(0, 1).reshape(T, -1), self.wo_b)
+        G, group, rank = self.wo_a.shape
+        o = torch.bmm(o.view(T, G, group).transpose(0, 1), self.wo_a)
+        return F.linear(o.transpose(0, 1).reshape(T, G * rank), self.wo_b)
 
 
 class MoE:
@@ -213,6 +213,6 @@ class Head:
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         c, site = self.c, self.site
-        x = ops.mhc_head(hidden.view(-1, c.hc_mult, c.hidden_size), site.fn, site.base, site.scale,
+        x = ops.mhc_head(hidden.view(hidden.shape[0], c.hc_mult, c.hidden_size), site.fn, site.base, site.scale,
                          rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, norm_weight=site.norm)
         return F.linear(x, self.head).float()

@@ -21,7 +21,7 @@ def nextn_fuse_hidden(embeds, hidden, enorm_weight, hnorm_weight, e_proj, h_proj
                       h_proj_scale=None):
     T, d = embeds.shape
     e = _rmsnorm(embeds, enorm_weight, eps)
-    h = _rmsnorm(hidden.reshape(T, -1, d), hnorm_weight, eps)
+    h = _rmsnorm(hidden.reshape(T, hidden.shape[1] // d, d), hnorm_weight, eps)
     e, h, e_weight, h_weight = _wide(e, h, _dense(e_proj, e_proj_scale), _dense(h_proj, h_proj_scale))
     return ((e @ e_weight.T)[:, None, :] + h @ h_weight.T).to(embeds.dtype)
 
