@@ -18,7 +18,7 @@ def q_norm_rope(q, cos_sin, positions, *, eps, out=None):
         q: ``[T, H, D]`` float32 or bfloat16; may be a strided slice of a fused projection.
         cos_sin: ``[max_pos, R]`` float32.
         positions: ``[T]`` int64. -1 marks padding: the row is not read, and its output is zero when the op
-            allocates, untouched when ``out`` is given (under torch.compile: zero in both cases).
+            allocates, untouched when ``out`` is given.
         eps: added to the mean of squares.
         out: like q, or None to allocate; may be ``q`` itself.
 
@@ -78,7 +78,7 @@ def swa_paged_attention(q, kv_pages, block_table, query_start_loc, seq_lens, *, 
         query_start_loc: ``[B + 1]`` int32 or int64, rising from 0 to at most T.
         seq_lens: ``[B]`` int32 or int64: keys of the request, query rows included. 0 marks padding, whatever its
             rows; so are the rows from ``query_start_loc[B]`` on. Output of padding is zero when the op allocates,
-            untouched when ``out`` is given (under torch.compile: zero in both cases).
+            untouched when ``out`` is given.
         window: keys a row sees at most, its own included; >= 1.
         scale: factor of the logits.
         sink: ``[H]`` float32, one logit per head (not scaled); -inf switches it off, +inf gives 0.

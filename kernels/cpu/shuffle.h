@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lane movements of the float vector, for every width, on GCC and clang.
+#pragma once
+#include "simd.h"
+
+namespace dsv4::cpu {
+
+#if defined(__clang__)
+#define DSV4_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define DSV4_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, vi{__VA_ARGS__})
+#endif
+
+#if defined(__AVX512F__)
+inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
+inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31); }
+inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); }
+#elif defined(__AVX2__)
+inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
+inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2, 5, 4, 7, 6); }
+#else
+inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 4, 1, 5); }
+inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 2, 6, 3, 7); }
+inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2); }
+#endif
+
+// W vectors become one: lane l of the result combines all lanes of v[l], each by the same pairwise tree.
+// (Recursive, so that indices are constants and the vectors stay in registers.)
+template <int First = 0, int Step = 1, class Combine>
+inline vf combine_lanes(const vf* v, Combine combine) {
+  if constexpr (Step == W) {
+    return v[First];
+  } else {
+    const vf a = combine_lanes<First, 2 * Step>(v, combine), b = combine_lanes<First + Step, 2 * Step>(v, combine);
+    return combine(zip_lo(a, b), zip_hi(a, b));
+  }
+}
+inline vf sums_of(const vf* v) {
+  return combine_lanes(v, [](vf a, vf b) { return a + b; });
+}
+inline vf maxima_of(const vf* v) {
+  return combine_lanes(v, [](vf a, vf b) { return vmax(a, b); });
+}
+
+}  // namespace dsv4::cpu
