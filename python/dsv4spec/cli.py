@@ -12,6 +12,7 @@ from ._version import __version__
 # name: (module, one line of help)
 COMMANDS = {
     "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
+    "inspect": ("dsv4spec.inspect_cmd", "layers, dtypes and sizes of a checkpoint, and what is missing"),
 }
 
 
