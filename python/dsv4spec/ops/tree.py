@@ -62,13 +62,13 @@ def organize_draft(cand_scores, cand_tokens, parents, *, num_draft_tokens):
 
         from dsv4spec.reference.tree import largest
 
-        chosen = largest(torch.cat([s.reshape(B, -1) for s in cand_scores], 1), count).sort(-1).values
+        chosen = largest(torch.cat([s.flatten(1) for s in cand_scores], 1), count).sort(-1).values
         tokens = torch.cat(list(cand_tokens), 1).gather(1, chosen)
         parent_list = torch.cat(list(parents[:-1]), 1) if len(parents) > 1 else new(like, (B, 0), "int64")
         return parent_list, chosen, tokens
     import numpy as np
 
-    scores = np.concatenate([s.reshape(B, -1) for s in cand_scores], 1)
+    scores = np.concatenate([s.reshape(B, s.shape[1] * s.shape[2]) for s in cand_scores], 1)
     chosen = np.sort(np.argsort(-np.where(np.isnan(scores), -np.inf, scores), axis=1, kind="stable")[:, :count], axis=1)
     tokens = np.take_along_axis(np.concatenate(cand_tokens, 1), chosen, axis=1)
     parent_list = np.concatenate(parents[:-1], 1) if len(parents) > 1 else new(like, (B, 0), "int64")
