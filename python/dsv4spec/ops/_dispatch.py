@@ -99,7 +99,10 @@ def clear_used_reference() -> None:
 def kernel(name: str, *args) -> None:
     """Call op ``name`` of the C ABI with its arguments in struct order (nothing inside a fake kernel)."""
     if not _faking:
-        getattr(_C, name)(*args)
+        try:
+            getattr(_C, name)(*args)
+        except NotImplementedError as error:
+            raise MissingKernel(str(error)) from None
 
 
 # ---------------------------------------------------------------------------------------------- allocation
