@@ -3,7 +3,8 @@
 # are those of the x86-64 psABI levels, spelt out for compilers that do not know -march=x86-64-vN.
 include(CheckCXXCompilerFlag)
 
-set(DSV4SPEC_CPU_LEVELS "$ENV{DSV4SPEC_CPU_LEVELS}" CACHE STRING "CPU levels to build; empty: all that the compiler can")
+set(DSV4SPEC_CPU_LEVELS "$ENV{DSV4SPEC_CPU_LEVELS}" CACHE STRING
+  "CPU levels to build; empty: all that the compiler can")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   set(known v2 v3 v4 v4_bf16)
   set(FLAGS_v2 -mcx16 -mpopcnt -msahf -mssse3 -msse4.1 -msse4.2)

@@ -29,16 +29,20 @@ std::string library_dir() {
 std::string path_of(const std::string& stem) { return library_dir() + "/lib" + stem + ".so"; }
 bool is_there(const std::string& stem) { return access(path_of(stem).c_str(), F_OK) == 0; }
 
-// "not built: REASON" of a plug-in's line in the build summary ("NAME: not built: ..." or "cpu LEVEL: not built: ...").
+// "not built: REASON" of a plug-in's line in the build summary ("NAME: not built: ...", "cpu LEVEL: not built: ...").
 std::string not_built(const std::string& stem) {
   std::string name = stem.substr(std::strlen("dsv4spec_"));
   if (name.compare(0, 4, "cpu_") == 0) name[3] = ' ';
   const std::string summary = std::string("\n") + kBuild.summary + "\n", head = "\n" + name + ": ";
   const size_t at = summary.find(head);
-  if (at == std::string::npos) return "not built";
-  const size_t begin = at + head.size(), end = summary.find('\n', begin);
-  const std::string line = summary.substr(begin, end - begin);
-  return line.compare(0, 9, "not built") == 0 ? line : "lib" + stem + ".so is missing, though it was " + line;
+  if (at != std::string::npos) {
+    const size_t begin = at + head.size();
+    const std::string line = summary.substr(begin, summary.find('\n', begin) - begin);
+    if (line.compare(0, 9, "not built") == 0) return line;
+  } else if (name.compare(0, 4, "cpu ") != 0) {
+    return "not built";
+  }
+  return "lib" + stem + ".so was built, but is missing";
 }
 
 // Loads lib<stem>.so and checks that it is of this build.

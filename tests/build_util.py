@@ -53,5 +53,6 @@ def script(path: Path, text: str) -> Path:
 
 
 def fake_nvcc(path: Path, release: str, *, compiles: bool = True) -> Path:
-    return script(path, f'[ "$1" = --version ] && echo "Cuda compilation tools, release {release}, V{release}.1" && exit\n'
+    version = f"Cuda compilation tools, release {release}, V{release}.1"
+    return script(path, f'[ "$1" = --version ] && echo "{version}" && exit\n'
                         + ("exit 0\n" if compiles else 'echo "nvcc fatal: no such luck" >&2\nexit 2\n'))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build's rules: jobs within memory, toolchains found or refused with advice, no backend dropped without a word."""
+"""The rules of the build: jobs within memory, toolchains found or refused with advice, no backend dropped silently."""
 import os
 import re
 import shutil
@@ -122,7 +122,7 @@ def plain_tree(tmp_path_factory):
 
 
 def _look(tree, cuda="AUTO", ascend="AUTO", **environ):
-    """The summary of cmake/backends.cmake alone, run as a script (the whole configuration takes a hundred times longer)."""
+    """The summary of cmake/backends.cmake alone, run as a script (a whole configuration takes a second)."""
     main = tree / "look.cmake"
     main.write_text("set(DSV4_SUMMARY)\ninclude(cmake/backends.cmake)\nmessage(STATUS \"${DSV4_SUMMARY}\")\n")
     result = run(tool("cmake"), f"-DDSV4SPEC_CUDA={cuda}", f"-DDSV4SPEC_ASCEND={ascend}",
@@ -191,8 +191,8 @@ def test_off_and_wrong_values(plain_tree, tmp_path):
 # ------------------------------------------------------------------------------------------ whole configurations
 def _configure(tree, build, *arguments, **environ):
     return run(tool("cmake"), "-S", tree, "-B", build, "-GUnix Makefiles", "-DDSV4SPEC_BINDING=OFF",
-               "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0", f"-DDSV4SPEC_LIB_DIR={build / 'lib'}", *arguments,
-               **{**NO_TOOLCHAIN, **environ})
+               "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O0", f"-DDSV4SPEC_LIB_DIR={build / 'lib'}",
+               *arguments, **{**NO_TOOLCHAIN, **environ})
 
 
 @pytest.mark.parametrize("asked", ["ON", "AUTO"])

@@ -15,8 +15,8 @@ def missing():
     if not all(importlib.util.find_spec(name) for name in ("venv", "ensurepip")):
         found.append("Python's venv module is incomplete; install python3-venv (Debian, Ubuntu)")
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
-        found.append("Python's headers are missing (%s/Python.h); install python3-dev (Debian, Ubuntu) or python3-devel"
-                     % sysconfig.get_paths()["include"])
+        found.append("Python's headers are missing (%s/Python.h); install python3-dev (Debian, Ubuntu) or "
+                     "python3-devel" % sysconfig.get_paths()["include"])
     compiler = os.environ.get("CXX")
     if not any(shutil.which(c.split()[0]) for c in ([compiler] if compiler else ["c++", "g++", "clang++"])):
         found.append("no C++17 compiler (%s); install g++, or set CXX"

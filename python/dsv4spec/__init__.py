@@ -5,7 +5,7 @@ import importlib
 from ._version import __version__
 
 try:
-    from . import _C
+    _C = importlib.import_module("dsv4spec._C")
 except ModuleNotFoundError as e:
     if e.name != "dsv4spec._C":
         raise

@@ -23,7 +23,7 @@ def build_info() -> dict:
     """Everything that ``dsv4spec info --json`` prints, as plain dicts, lists and strings.
 
     Keys: ``version``, ``git_hash``, ``source_hash``, ``abi_version``, ``summary`` (what the build said, one line a
-    backend), ``package_dir``, ``python``, ``platform``, ``numpy``, ``torch`` and ``torch_why_not``, ``cpu`` (``model``,
+    backend), ``package_dir``, ``python``, ``platform``, ``numpy``, ``torch``, ``torch_why_not``, ``cpu`` (``model``,
     ``cores``, ``threads``, ``level``, ``forced``, ``levels``), ``backends`` (:func:`backends`), ``ops`` (per op and
     backend: does it have a kernel).
     """
