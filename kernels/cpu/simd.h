@@ -5,6 +5,9 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#if defined(__SSE4_1__)
+#include <immintrin.h>
+#endif
 
 namespace dsv4::cpu {
 
@@ -20,6 +23,54 @@ typedef float vf __attribute__((vector_size(W * 4)));
 typedef int32_t vi __attribute__((vector_size(W * 4)));
 typedef uint32_t vu __attribute__((vector_size(W * 4)));
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
+typedef uint8_t vb __attribute__((vector_size(W)));  // W bytes
+typedef int8_t vc __attribute__((vector_size(W)));
+
+// Conversions of integer width from memory. GCC builds __builtin_convertvector of these from many shuffles (of bytes
+// even from scalars), so x86 names the instruction; its masked form, because GCC 12 warns about the plain one.
+inline vu widen(const uint16_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vu>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__SSE4_1__)
+  return reinterpret_cast<vu>(_mm_cvtepu16_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  vh h;
+  std::memcpy(&h, p, sizeof h);
+  return __builtin_convertvector(h, vu);
+#endif
+}
+inline int32_t load_u32(const void* p) {
+  int32_t u;
+  std::memcpy(&u, p, 4);
+  return u;
+}
+inline vu widen(const uint8_t* p) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vu>(_mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vu>(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__SSE4_1__)
+  return reinterpret_cast<vu>(_mm_cvtepu8_epi32(_mm_cvtsi32_si128(load_u32(p))));
+#else
+  vb b;
+  std::memcpy(&b, p, sizeof b);
+  return __builtin_convertvector(b, vu);
+#endif
+}
+inline vi widen(const int8_t* p) {
+  return (reinterpret_cast<vi>(widen(reinterpret_cast<const uint8_t*>(p))) << 24) >> 24;
+}
+// The low 16 bits of each lane.
+inline void narrow(uint16_t* p, vu v) {
+#if defined(__AVX512F__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(v)));
+#else
+  const vh h = __builtin_convertvector(v, vh);
+  std::memcpy(p, &h, sizeof h);
+#endif
+}
 
 struct bf16 {
   uint16_t bits;
@@ -52,9 +103,7 @@ inline vf load(const float* p) {
   return v;
 }
 inline vf load(const bf16* p) {
-  vh h;
-  std::memcpy(&h, p, sizeof h);
-  return reinterpret_cast<vf>(__builtin_convertvector(h, vu) << 16);
+  return reinterpret_cast<vf>(widen(&p->bits) << 16);
 }
 inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
 inline void store(bf16* p, vf v) {
@@ -63,8 +112,7 @@ inline void store(bf16* p, vf v) {
   const vu nan = (u >> 16) | 0x40u;
   const vi is_nan = v != v;
   const vu out = (reinterpret_cast<vu>(is_nan) & nan) | (~reinterpret_cast<vu>(is_nan) & rounded);
-  const vh h = __builtin_convertvector(out, vh);
-  std::memcpy(p, &h, sizeof h);
+  narrow(&p->bits, out);
 }
 // The first n < W elements; the rest reads as 0 and is not written.
 template <class T>
@@ -86,11 +134,25 @@ inline vf vmax(vf a, vf b) {
 }
 // Pairwise, so that the order (and the bits) do not depend on anything but W.
 inline float hsum(vf v) {
+#if defined(__clang__) || __GNUC__ >= 12
+#if defined(__AVX512F__)
+  v += __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7);
+  v += __builtin_shufflevector(v, v, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3, 2, 3);
+#elif defined(__AVX2__)
+  v += __builtin_shufflevector(v, v, 4, 5, 6, 7, 4, 5, 6, 7);
+  v += __builtin_shufflevector(v, v, 2, 3, 2, 3, 2, 3, 2, 3);
+#else
+  v += __builtin_shufflevector(v, v, 2, 3, 2, 3);
+#endif
+  return v[0] + v[1];
+#else
   float x[W];
   std::memcpy(x, &v, sizeof v);
   for (int n = W / 2; n > 0; n /= 2)
     for (int i = 0; i < n; ++i) x[i] += x[i + n];
   return x[0];
+#endif
 }
 
 // e^x, relative error below 2e-7 on [-87, 88]; underflows to 0, overflows to inf, NaN stays.

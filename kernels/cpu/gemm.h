@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small products of row-major [rows, k] operands, both contiguous in k: y = x W^T with x and W as they lie in memory.
+// Every (row, column) pair has one vector of partial sums that runs over k in order, so a result does not depend on
+// how many rows or columns are computed together.
+#pragma once
+#include <algorithm>
+
+#include "simd.h"
+
+namespace dsv4::cpu {
+
+// Rows of x and of W in one register tile: accumulators fill the register file but for the operands.
+constexpr int kTileColumns = 4;
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int kTileRows = 6;
+#else
+constexpr int kTileRows = 2;
+#endif
+constexpr int64_t kScaleBlock = 128;  // edge of the scale blocks of FP8 weights
+
+// How values are multiplied: V holds kStep of them.
+struct FloatLanes {
+  using V = vf;
+  static constexpr int kStep = W;
+  template <class T>
+  static V load(const T* p) { return cpu::load(p); }
+  template <class T>
+  static V load_n(const T* p, int n) { return cpu::load_n(p, n); }
+  static void store(float* p, V v) { cpu::store(p, v); }
+  static vf multiply_add(vf sum, V a, V b) { return sum + a * b; }
+};
+#ifdef __AVX512BF16__
+struct Bf16Lanes {  // products of bf16 are exact, two are added to an fp32 lane
+  using V = __m512i;
+  static constexpr int kStep = 32;
+  static V load(const bf16* p) { return _mm512_loadu_si512(p); }
+  static V load_n(const bf16* p, int n) { return _mm512_maskz_loadu_epi16((1u << n) - 1, p); }
+  static void store(bf16* p, V v) { _mm512_storeu_si512(p, v); }
+  static vf multiply_add(vf sum, V a, V b) {
+    return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), (__m512bh)a, (__m512bh)b));
+  }
+};
+#endif
+
+// Where the weights of a tile come from: `enter(k)` at every multiple of kScaleBlock, then get(row, k) for kStep values
+// and get_n for fewer. This one reads floats; decode.h has the quantised ones.
+template <class Lanes, class Y>
+struct FloatSource {
+  const Y* w[kTileColumns];
+  void enter(int64_t) {}
+  typename Lanes::V get(int row, int64_t k) const { return Lanes::load(w[row] + k); }
+  typename Lanes::V get_n(int row, int64_t k, int n) const { return Lanes::load_n(w[row] + k, n); }
+};
+
+// sums[m*N + n] += x[m] . w[n] over k values, a lane's share each.
+template <class Lanes, int M, int N, class X, class Source>
+inline void dots(const X* const* x, Source w, int64_t k, vf* sums) {
+  vf c[M][N];
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) c[m][n] = sums[m * N + n];
+  int64_t i = 0;
+  while (i + Lanes::kStep <= k) {
+    w.enter(i);
+    for (const int64_t end = std::min(i + kScaleBlock, k); i + Lanes::kStep <= end; i += Lanes::kStep) {
+      typename Lanes::V b[N];
+      for (int n = 0; n < N; ++n) b[n] = w.get(n, i);
+      for (int m = 0; m < M; ++m) {
+        const typename Lanes::V a = Lanes::load(x[m] + i);
+        for (int n = 0; n < N; ++n) c[m][n] = Lanes::multiply_add(c[m][n], a, b[n]);
+      }
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n) sums[m * N + n] = c[m][n];
+  if (i == k) return;
+  if (i % kScaleBlock == 0) w.enter(i);
+  const int rest = static_cast<int>(k - i);
+  for (int m = 0; m < M; ++m)
+    for (int n = 0; n < N; ++n)
+      sums[m * N + n] = Lanes::multiply_add(sums[m * N + n], Lanes::load_n(x[m] + i, rest), w.get_n(n, i, rest));
+}
+
+// sums[m*N + n] += x_m . w[n] for any number of rows; row m starts at x + m*pitch.
+template <class Lanes, int N, class X, class Source>
+inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums) {
+  const X* a[kTileRows];
+  auto tile = [&](auto count, int64_t m) {
+    constexpr int M = decltype(count)::value;
+    for (int i = 0; i < M; ++i) a[i] = x + (m + i) * pitch;
+    dots<Lanes, M, N>(a, w, k, sums + m * N);
+  };
+  int64_t m = 0;
+  for (; m + kTileRows <= rows; m += kTileRows) tile(std::integral_constant<int, kTileRows>{}, m);
+  const int64_t rest = rows - m;
+  if constexpr (kTileRows > 2) {
+    if (rest == 5) return tile(std::integral_constant<int, 5>{}, m);
+    if (rest == 4) return tile(std::integral_constant<int, 4>{}, m);
+    if (rest == 3) return tile(std::integral_constant<int, 3>{}, m);
+    if (rest == 2) return tile(std::integral_constant<int, 2>{}, m);
+  }
+  if (rest) tile(std::integral_constant<int, 1>{}, m);
+}
+
+}  // namespace dsv4::cpu

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// What mhc_pre, mhc_post_pre and mhc_head share: the projection of a residual row on a few columns, and the weighted
+// sum of its streams.
+//
+// A row of hc*d values is cut into pieces of kPiece values (the same channels of all streams), whose partial sums go
+// to the workspace: [token][piece][slot], one slot a column and a last one for the sum of squares. The partition
+// depends on hc and d alone, so neither the thread count nor the number of tokens changes a bit of the result, and one
+// token still spreads over the threads. Tokens go in blocks that stay in the cache until their streams are summed.
+#pragma once
+#include <algorithm>
+
+#include "gemm.h"
+#include "kernel.h"
+#include "rmsnorm.h"
+
+namespace dsv4::cpu {
+
+constexpr int64_t kPiece = 1024;
+constexpr int64_t kBlockTokens = 64;  // tokens between two barriers
+constexpr int64_t kGroupTokens = 16;  // tokens of a work item of the projection
+
+constexpr int mhc_slots(int columns) { return (columns + 1 + 15) / 16 * 16; }
+inline int64_t mhc_pieces(int64_t hc, int64_t d) { return (d * hc + kPiece - 1) / kPiece; }
+inline uint64_t mhc_workspace(int64_t T, int64_t hc, int64_t d, int columns) {
+  return std::min(T, kBlockTokens) * mhc_pieces(hc, d) * mhc_slots(columns) * sizeof(float);
+}
+
+struct MhcRows {
+  TensorView residual, fn, base, scale, norm_weight, y;
+  int64_t T, hc, d;
+  double rms_eps, hc_eps;
+};
+template <class Params>
+inline MhcRows mhc_rows(const Params& p, const TensorView& residual, const TensorView& y) {
+  return {residual, p.fn, p.base, p.scale, p.norm_weight, y, p.T, p.hc, p.d, p.rms_eps, p.hc_eps};
+}
+
+// Partial sums of `count` <= kTileRows tokens from t, over channels [c0, c0 + n) of all streams.
+template <class T, int HC, int COLUMNS, int M>
+inline void project_tile(const MhcRows& p, int64_t t, int64_t c0, int64_t n, float* partial, int64_t pitch) {
+  auto columns = [&](auto width, int first) {
+    constexpr int N = decltype(width)::value;
+    vf sums[M * N] = {};
+    for (int s = 0; s < HC; ++s) {
+      const T* x[M];
+      FloatSource<FloatLanes, float> w;
+      for (int m = 0; m < M; ++m) x[m] = p.residual.at<const T>(t + m, s) + c0;
+      for (int i = 0; i < N; ++i) w.w[i] = p.fn.at<const float>(first + i) + s * p.d + c0;
+      dots<FloatLanes, M, N>(x, w, n, sums);
+    }
+    for (int m = 0; m < M; ++m)
+      for (int i = 0; i < N; ++i) partial[m * pitch + first + i] = hsum(sums[m * N + i]);
+  };
+  for (int first = 0; first + 4 <= COLUMNS; first += 4) columns(std::integral_constant<int, 4>{}, first);
+  if constexpr (COLUMNS % 4) columns(std::integral_constant<int, COLUMNS % 4>{}, COLUMNS / 4 * 4);
+  for (int m = 0; m < M; ++m) {
+    float squares = 0;
+    for (int s = 0; s < HC; ++s) squares += sum_squares(p.residual.at<const T>(t + m, s) + c0, n);
+    partial[m * pitch + COLUMNS] = squares;
+  }
+}
+
+// Phase 1 of tokens [t0, t1). before(t, c0, n) may fill channels of the residual of token t first.
+template <class T, int HC, int COLUMNS, class Before>
+inline void project(const MhcRows& p, int64_t t0, int64_t t1, float* workspace, Before&& before) {
+  constexpr int64_t kChannels = kPiece / HC;
+  constexpr int M = kTileRows > 4 ? 4 : kTileRows;
+  const int64_t pieces = mhc_pieces(HC, p.d), groups = (t1 - t0 + kGroupTokens - 1) / kGroupTokens;
+  const int64_t pitch = pieces * mhc_slots(COLUMNS);
+  const int64_t tokens = std::min(t1 - t0, kGroupTokens), width = std::min(p.d, kChannels);
+  const int64_t work = COLUMNS * HC * width * (4 + tokens / 4);
+  parallel(pieces * groups, grain_for(work), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t piece = i / groups, c0 = piece * kChannels, n = std::min(kChannels, p.d - c0);
+      int64_t t = t0 + i % groups * kGroupTokens;
+      const int64_t last = std::min(t + kGroupTokens, t1);
+      for (int64_t u = t; u < last; ++u) before(u, c0, n);
+      float* out = workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS);
+      for (; t + M <= last; t += M, out += M * pitch) project_tile<T, HC, COLUMNS, M>(p, t, c0, n, out, pitch);
+      for (; t < last; ++t, out += pitch) project_tile<T, HC, COLUMNS, 1>(p, t, c0, n, out, pitch);
+    }
+  });
+}
+
+// m = (fn . x) / rms(x) of `count` <= W tokens, one token a lane. partial: of the first of them.
+template <int HC, int COLUMNS>
+inline void normed_columns(const MhcRows& p, const float* partial, int count, vf* m) {
+  const int64_t pieces = mhc_pieces(HC, p.d);
+  float lanes[COLUMNS][W] = {};
+  for (int lane = 0; lane < count; ++lane, partial += pieces * mhc_slots(COLUMNS)) {
+    float sums[COLUMNS + 1] = {};
+    for (int64_t piece = 0; piece < pieces; ++piece)
+      for (int i = 0; i <= COLUMNS; ++i) sums[i] += partial[piece * mhc_slots(COLUMNS) + i];
+    const float q = inverse_rms(sums[COLUMNS], HC * p.d, p.rms_eps);
+    for (int i = 0; i < COLUMNS; ++i) lanes[i][lane] = sums[i] * q;
+  }
+  for (int i = 0; i < COLUMNS; ++i) m[i] = load(lanes[i]);
+}
+
+inline vf sigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
+
+// y = sum over the streams, rounded; then the norm of the rounded row, if there is one. weights: HC, one token's.
+template <class T, int HC>
+inline void join_streams(const MhcRows& p, int64_t t, const float* weights) {
+  T* y = p.y.at<T>(t);
+  const bool norm = static_cast<bool>(p.norm_weight);
+  vf squares{};
+  for_vectors(p.d, [&](int64_t c, int n) {
+    vf v = load_some(p.residual.at<const T>(t, 0) + c, n) * weights[0];
+    for (int s = 1; s < HC; ++s) v += load_some(p.residual.at<const T>(t, s) + c, n) * weights[s];
+    store_some(y + c, v, n);
+    if (!norm) return;
+    v = rounded<T>(v);
+    squares += v * v;
+  });
+  if (norm) scale_row<T>(y, p.norm_weight, inverse_rms(hsum(squares), p.d, p.rms_eps), p.d, y);
+}
+
+// Both phases. coefficients(t, count, m, weights) turns the columns of `count` tokens from t (one a lane) into
+// weights[HC], and writes what else depends on them.
+template <class T, int HC, int COLUMNS, class Before, class Coefficients>
+inline void mhc_project_and_join(const MhcRows& p, float* workspace, Before&& before, Coefficients&& coefficients) {
+  const int64_t pitch = mhc_pieces(HC, p.d) * mhc_slots(COLUMNS);
+  for (int64_t t0 = 0; t0 < p.T; t0 += kBlockTokens) {
+    const int64_t t1 = std::min(t0 + kBlockTokens, p.T);
+    project<T, HC, COLUMNS>(p, t0, t1, workspace, before);
+    const int64_t row_bytes = (HC + 3) * p.d * sizeof(T) + 4096;
+    parallel(t1 - t0, grain_for(row_bytes), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; i += W) {
+        const int count = static_cast<int>(std::min<int64_t>(W, end - i));
+        vf m[COLUMNS], weights[HC];
+        normed_columns<HC, COLUMNS>(p, workspace + i * pitch, count, m);
+        coefficients(t0 + i, count, m, weights);
+        for (int lane = 0; lane < count; ++lane) {
+          float w[HC];
+          for (int s = 0; s < HC; ++s) w[s] = weights[s][lane];
+          join_streams<T, HC>(p, t0 + i + lane, w);
+        }
+      }
+    });
+  }
+}
+
+// Calls fn(type<T>, integral_constant<HC>) for the dtype and stream count of `residual`.
+template <class Fn>
+inline void mhc_dispatch(const TensorView& residual, Fn&& fn) {
+  auto streams = [&](auto zero) {
+    switch (residual.shape[1]) {
+      case 1: fn(zero, std::integral_constant<int, 1>{}); break;
+      case 2: fn(zero, std::integral_constant<int, 2>{}); break;
+      default: fn(zero, std::integral_constant<int, 4>{});
+    }
+  };
+  if (residual.dtype == kF32) streams(float{});
+  else streams(bf16{});
+}
+
+}  // namespace dsv4::cpu

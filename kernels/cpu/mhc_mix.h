@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The closing mix of mhc_post and mhc_post_pre, for channels of one token:
+//   out[i] = post[i] * y + sum_j comb[j,i] * residual[j]
+// The hc output streams of a vector of channels are formed from registers, so residual may be overwritten in place.
+#pragma once
+#include "kernel.h"
+#include "rmsnorm.h"
+
+namespace dsv4::cpu {
+
+template <int HC>
+struct MixCoefficients {
+  float post[HC], comb[HC * HC];
+  MixCoefficients(const TensorView& post_view, const TensorView& comb_view, int64_t t) {
+    for (int i = 0; i < HC; ++i) post[i] = *post_view.at<const float>(t, i);
+    for (int i = 0; i < HC * HC; ++i) comb[i] = *comb_view.at<const float>(t, i / HC, i % HC);
+  }
+};
+
+template <class T, int HC>
+inline void mix_channels(const TensorView& y, const TensorView& residual, const TensorView& out,
+                         const MixCoefficients<HC>& k, int64_t t, int64_t c0, int64_t n) {
+  for_vectors(n, [&](int64_t offset, int count) {
+    const int64_t c = c0 + offset;
+    vf r[HC];
+    for (int j = 0; j < HC; ++j) r[j] = load_some(residual.at<const T>(t, j) + c, count);
+    const vf v = load_some(y.at<const T>(t) + c, count);
+    for (int i = 0; i < HC; ++i) {
+      vf sum = v * k.post[i];
+      for (int j = 0; j < HC; ++j) sum += r[j] * k.comb[j * HC + i];
+      store_some(out.at<T>(t, i) + c, sum, count);
+    }
+  });
+}
+
+}  // namespace dsv4::cpu
