@@ -35,6 +35,14 @@ class GenerationError(RuntimeError):
         self.outputs = outputs
 
 
+def raise_errors(outputs: list[GenerationOutput]) -> list[GenerationOutput]:
+    """The outputs, or GenerationError with them if a request failed."""
+    errors = [f"prompt {i}: {output.error}" for i, output in enumerate(outputs) if output.error]
+    if errors:
+        raise GenerationError("; ".join(errors), outputs)
+    return outputs
+
+
 class Engine:
     """Runs a DeepSeek-V4 checkpoint, with its NextN layer as the drafter, on one device. Greedy.
 
@@ -75,7 +83,7 @@ class Engine:
         self.missing = missing or ("reference" if self.device.type == "cpu" else "error")
         ops.clear_used_reference()
         with self._routed():
-            wanted = {"auto": None, None: False}.get(speculative, True) if isinstance(speculative, (str, type(None))) else True
+            wanted = None if speculative == "auto" else speculative is not None
             self.dtype = resolve_dtype(dtype, self.device, directory)
             self.config, target, nextn = load_model(directory, dtype=self.dtype, device=self.device, nextn=wanted)
         if speculative == "auto":
@@ -123,11 +131,7 @@ class Engine:
         finally:
             for request in requests:
                 self.abort(request)
-        outputs = [request.result() for request in requests]
-        errors = [f"prompt {i}: {o.error}" for i, o in enumerate(outputs) if o.error]
-        if errors:
-            raise GenerationError("; ".join(errors), outputs)
-        return outputs
+        return raise_errors([request.result() for request in requests])
 
     def stream(self, prompts, params: SamplingParams | Sequence[SamplingParams] | None = None
                ) -> Iterator[StreamChunk]:

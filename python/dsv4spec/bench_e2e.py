@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``dsv4spec bench e2e``: tokens per second of the whole engine, on outputs that are checked to be equal.
+
+Every repeat runs plain, speculative and (when installed) transformers' eager ``generate`` one after the other, so that
+a change of the machine's speed meets all three; medians are reported. Rates include the prefill of a short prompt.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import platform
+import statistics
+import time
+
+from .demo import ASSET, PROMPT, _first_difference
+from .generate import log, logs_to_stderr
+
+GAP = 1e-3  # two best logits nearer than this may fall either way in two right implementations (fp32)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", metavar="F", help="write the result to this file")
+    parser.add_argument("--model", default=str(ASSET), metavar="DIR")
+    parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
+    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--num-steps", type=int, default=3, metavar="N")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N")
+
+
+def run(args: argparse.Namespace) -> int:
+    with logs_to_stderr():
+        try:
+            result = measure(args)
+        except (ValueError, OSError, RuntimeError) as error:
+            log.error("error: %s", error)
+            return 1
+    print(json.dumps(result, indent=2))
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=2)
+    return 0
+
+
+def measure(args) -> dict:
+    """All figures. RuntimeError if outputs differ: nothing is timed that is not right."""
+    import torch
+
+    from .bench_context import context_ratio
+    from .engine import Engine
+    from .request import SamplingParams
+    from .spec.options import SpeculativeConfig
+
+    params = SamplingParams(args.max_new_tokens, ignore_eos=True)
+    plain = Engine(args.model, speculative=None, max_running_requests=1)
+    drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), max_running_requests=1)
+    prompt = plain.tokenizer.encode(args.prompt)
+
+    def ours(engine):
+        return lambda: engine.generate([prompt], params)[0].token_ids
+
+    runs = {"plain": ours(plain), "speculative": ours(drafted)}
+    if importlib.util.find_spec("transformers"):
+        theirs = Transformers(args.model, prompt, args.max_new_tokens)
+        runs["transformers"] = theirs.generate
+    else:
+        log.info("transformers is not installed: its figures are null")
+    tokens = {name: once() for name, once in runs.items()}  # warm-up
+    _refuse_difference("speculative", tokens["speculative"], tokens["plain"])
+    near = theirs.check(tokens["transformers"], tokens["plain"]) if "transformers" in runs else None
+    seconds = {name: [] for name in runs}
+    drafted.reset_metrics()
+    for _ in range(args.repeats):
+        for name, once in runs.items():
+            start = time.perf_counter()
+            got = once()
+            seconds[name].append(time.perf_counter() - start)
+            _refuse_difference(f"{name}, repeated", got, tokens[name])
+    rate = {name: args.max_new_tokens / statistics.median(s) for name, s in seconds.items()}
+    metrics = drafted.metrics()
+    with plain._routed():
+        ratio = context_ratio(plain.config, plain.dtype, plain.device)
+    return {
+        "plain_tokens_per_s": rate["plain"],
+        "speculative_tokens_per_s": rate["speculative"],
+        "speculative_over_plain": rate["speculative"] / rate["plain"],
+        "transformers_tokens_per_s": rate.get("transformers"),
+        "plain_over_transformers": rate["plain"] / rate["transformers"] if "transformers" in rate else None,
+        "tokens_per_round": metrics["accept_length"],
+        "acceptance_per_position": metrics["acceptance_per_position"],
+        "swa_decode_32k_over_1k": ratio,
+        "seconds": seconds,
+        "near_ties_against_transformers": near,
+        "reference_ops": metrics["reference_ops"],
+        "prompt_tokens": len(prompt), "new_tokens": args.max_new_tokens, "num_steps": args.num_steps,
+        "dtype": str(plain.dtype).removeprefix("torch."), "device": str(plain.device),
+        "threads": torch.get_num_threads(), "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+    }
+
+
+def _refuse_difference(what: str, got: list[int], want: list[int]) -> None:
+    if got != want:
+        raise RuntimeError(f"bench e2e: {what}: tokens differ from token {_first_difference(got, want)} on; nothing is "
+                           "reported for outputs that are not equal")
+
+
+class Transformers:
+    """transformers' eager model on the same files, float32."""
+
+    def __init__(self, directory: str, prompt: list[int], new_tokens: int):
+        import torch
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
+                                                                       attn_implementation="eager").eval()
+        self.ids, self.new_tokens = torch.tensor([prompt]), new_tokens
+
+    def generate(self) -> list[int]:
+        import torch
+
+        with torch.inference_mode():
+            out = self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False,
+                                      max_new_tokens=self.new_tokens, eos_token_id=None, pad_token_id=0)
+        return out[0, self.ids.shape[1]:].tolist()
+
+    def check(self, theirs: list[int], ours: list[int]) -> int:
+        """0 if the tokens are equal, 1 if they part at two nearly equal logits; RuntimeError otherwise."""
+        import torch
+
+        if theirs == ours:
+            return 0
+        at = _first_difference(theirs, ours)
+        with torch.inference_mode():
+            ids = torch.cat([self.ids[0], torch.tensor(theirs[:at])])[None]
+            best = self.model(input_ids=ids, use_cache=False).logits[0, -1].topk(2).values.tolist()
+        if best[0] - best[1] >= GAP:
+            _refuse_difference("transformers", theirs, ours)
+        log.info("transformers parts from us at token %d, where the two best logits differ by %.1e", at, best[0] - best[1])
+        return 1
