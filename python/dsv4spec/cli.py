@@ -11,6 +11,9 @@ from ._version import __version__
 
 # name: (module, one line of help)
 COMMANDS = {
+    "generate": ("dsv4spec.generate", "decode prompts with a checkpoint, speculatively if it has a NextN layer"),
+    "demo": ("dsv4spec.demo", "decode a prompt with the small model in the box, plain and speculative"),
+    "bench": ("dsv4spec.bench", "benchmarks"),
     "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
     "inspect": ("dsv4spec.inspect_cmd", "layers, dtypes and sizes of a checkpoint, and what is missing"),
 }
