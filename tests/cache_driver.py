@@ -163,6 +163,20 @@ class Driver:
 
     def check(self, draft=True) -> None:
         """State of every open request = serial decode of its committed tokens; the page accounting closes."""
+        self.check_pages()
+        for row in self.text:
+            s = self.cache.length(row)
+            pools = [layer.kv_pages for layer in self.cache.target] + [self.cache.draft.kv_pages] * draft
+            keys = np.arange(max(0, s - self.window + 1), s)
+            self._check_window(row, keys, self.cache._pages.swa.table[row], pools)
+            for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
+                if ratio:
+                    self._check_compressed(row, s, ratio, layer.state, layer.c_pages, salt)
+                if ratio == 4:
+                    self._check_compressed(row, s, ratio, layer.index_state, layer.index_pages, salt + 50)
+
+    def check_pages(self) -> None:
+        """Every page is free or has one owner; committed <= allocated; SWA pages stay within their bound."""
         alloc = self.cache._pages
         for table in alloc.tables:
             held = table.table[table.table >= 0]
@@ -172,16 +186,8 @@ class Driver:
         usage = self.cache.usage()["rows"]
         assert set(usage) == set(self.text)
         for row, use in usage.items():
-            s = self.cache.length(row)
-            assert s == use["committed"] <= use["allocated"]
+            assert self.cache.length(row) == use["committed"] <= use["allocated"]
             assert use["swa_pages"] <= self.cache.pages_per_request, "an SWA page too many is held"
-            pools = [layer.kv_pages for layer in self.cache.target] + [self.cache.draft.kv_pages] * draft
-            self._check_window(row, np.arange(max(0, s - self.window + 1), s), alloc.swa.table[row], pools)
-            for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
-                if ratio:
-                    self._check_compressed(row, s, ratio, layer.state, layer.c_pages, salt)
-                if ratio == 4:
-                    self._check_compressed(row, s, ratio, layer.index_state, layer.index_pages, salt + 50)
 
     def _check_compressed(self, row, s, ratio, state, pages, salt) -> None:
         text, width, (ape, norm) = self.text[row], COFF[ratio] * D, parameters(ratio, salt)

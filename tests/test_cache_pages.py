@@ -5,9 +5,11 @@ import pytest
 import torch
 
 from cache_driver import Driver, config
+from dsv4spec import ops
 from dsv4spec.cache import CacheFull, CompressorState, ForwardMode, KVCache
 from dsv4spec.cache.compressor_state import ring_rows_for
 from dsv4spec.cache.pages import PageTable, spread
+from util import BACKENDS
 
 
 def rows(*numbers):
@@ -178,3 +180,43 @@ def test_a_batch_of_known_numbers():
         assert tensor.dtype == torch.int64
     for tensor in (v.query_start_loc, v.seq_lens, v.live_seq_lens, v.table, v.c4.table):
         assert tensor.dtype == torch.int32
+
+
+@pytest.mark.parametrize("page", [4, 16])
+def test_the_views_of_a_verify_window_are_those_of_verify_metadata(page):
+    """The host computes a view's entries, since it knows all lengths; the op computes them from lengths on a device."""
+    generator = np.random.default_rng(page)
+    for n in (1, 2, 4, 7):
+        lengths = [126, 127, 255, *generator.integers(1, 260, 5)]
+        cache = make(page_size=page, max_requests=8, max_len=300, max_total_tokens=4000, num_draft_tokens=n,
+                     prefill_chunk=300)
+        rows_ = [cache.open() for _ in lengths]
+        cache.batch(ForwardMode.TARGET_PREFILL, rows_, torch.zeros(int(sum(lengths)), dtype=torch.int64), lengths)
+        cache.commit(rows_, lengths)
+        rows_ = rows_[:5] + [-1, -1] + rows_[5:]
+        b = cache.batch(ForwardMode.TARGET_VERIFY, rows_, torch.zeros(10 * n, dtype=torch.int64), n)
+        for backend in BACKENDS:
+            with ops.use_backend(backend):
+                at4, at128, start, used, locs4, locs128 = ops.verify_metadata(
+                    b.positions, b.live_seq_lens, b.c4.table, b.c128.table, n, c4_page=b.c4.page, c128_page=16)
+            for view, at, locs in ((b.c4, at4, locs4), (b.c128, at128, locs128)):
+                m = view.locs.numel()
+                assert torch.equal(at[:m], view.positions) and torch.equal(locs[:m], view.locs)
+                assert (locs[m:] == -1).all() and (at[m:] == 0).all() and (view.locs >= 0).all()
+            assert torch.equal(start, b.live_seq_lens) and torch.equal(start + used, b.seq_lens)
+
+
+def test_slots_of_a_prefill_are_those_of_alloc_extend():
+    """Same pages handed out in the same order: the table and the op give each token the same slot."""
+    cache = make(page_size=4, max_requests=2, ratios=(0,), max_len=64, prefill_chunk=16)
+    rows_ = [cache.open(), cache.open()]
+    ids = torch.zeros(32, dtype=torch.int64)
+    first = cache.batch(ForwardMode.TARGET_PREFILL, rows_, ids[:13], [5, 8])
+    cache.commit(rows_, [5, 8])
+    last = first.slots[first.query_start_loc[1:].long() - 1]
+    table = cache._pages.swa
+    free = torch.arange(table.total, dtype=torch.int64)[table.total - table.free:]
+    second = cache.batch(ForwardMode.TARGET_PREFILL, rows_, ids[:7], [6, 1])
+    slots, pages = ops.alloc_extend(torch.tensor([5, 8]), torch.tensor([11, 9]), last, free, extend_num_tokens=7,
+                                    page_size=4)
+    assert torch.equal(slots, second.slots) and pages.item() == 2
