@@ -24,16 +24,16 @@ def test_spread_packs_ranges_in_row_order():
 
 def test_page_table_grows_drops_and_releases():
     t = PageTable("SWA", 5, 4, requests=2, columns=4)
-    t.grow(rows(0, 1), rows(2, 1))
+    t.grow(t.plan(rows(0, 1), rows(2, 1)))
     assert t.table[:2].tolist() == [[0, 1, -1, -1], [2, -1, -1, -1]] and t.free == 2
     assert t.locate(rows(0, 0, 1, 1, -1), rows(3, 4, 0, 4, 0)).tolist() == [3, 4, 8, -1, -1]
     with pytest.raises(CacheFull, match="SWA pool: expected at least 3 free pages, got 2 of 5"):
-        t.require(rows(0, 1), rows(4, 2))
+        t.plan(rows(0, 1), rows(4, 2))
     t.drop_below(rows(0, 1), rows(1, 0))
     assert t.table[0].tolist() == [-1, 1, -1, -1] and t.free == 3
     t.drop_below(rows(0), rows(1))  # again: nothing
     assert t.free == 3
-    t.grow(rows(0), rows(4))
+    t.grow(t.plan(rows(0), rows(4)))
     assert t.table[0, 1:].tolist() == [1, 0, 3] and t.table[1, 0] == 2
     t.release(0)
     t.release(1)
@@ -43,7 +43,7 @@ def test_page_table_grows_drops_and_releases():
 
 def test_a_double_free_is_an_error():
     t = PageTable("C4", 4, 4, requests=1, columns=4)
-    t.grow(rows(0), rows(2))
+    t.grow(t.plan(rows(0), rows(2)))
     page = t.table[0, :1].copy()
     t._give(page)
     with pytest.raises(RuntimeError, match=r"C4 pool: pages \[0\] are freed twice"):
@@ -145,6 +145,10 @@ def test_calls_out_of_contract():
         (lambda: cache.batch(mode, [a, a], ids, 2), "batch: rows: expected each row once"),
         (lambda: cache.batch(mode, [a], ids, 3), "batch: input_ids: expected 3 ids of 1 requests, got 4"),
         (lambda: cache.batch(mode, [a], ids, [2, 2]), "batch: input_ids"),
+        (lambda: cache.batch(ForwardMode.TARGET_VERIFY, [a], ids.repeat(2)[:5], 5),
+         "batch: counts: expected at most num_draft_tokens = 4, got 5"),
+        (lambda: cache.batch(mode, [a], ids.repeat(3)[:9], [9]),
+         "batch: counts: expected at most prefill_chunk = 8, got .9."),
         (lambda: cache.commit([a], [1]), "commit: counts: expected 0 <= count <= 0"),
         (lambda: cache.free(b), "free: rows: expected an open row"),
         (lambda: cache.free(-1), "free: rows: expected 0 <= row"),

@@ -74,13 +74,11 @@ class Allocation:
             return
         reads_from = np.maximum(np.minimum(begin, self.length[rows]) - self.window + 1, 0)
         self.swa.drop_below(rows, reads_from // self.swa.page)
-        wanted = [(self.swa, self.swa.columns(end))]
+        plans = [(self.swa, self.swa.plan(rows, self.swa.columns(end)))]
         if every_pool:
-            wanted += [(table, table.columns(end // ratio)) for ratio, table in self.compressed.items()]
-        for table, high in wanted:
-            table.require(rows, high)
-        for table, high in wanted:
-            table.grow(rows, high)
+            plans += [(t, t.plan(rows, t.columns(end // ratio))) for ratio, t in self.compressed.items()]
+        for table, plan in plans:
+            table.grow(plan)
         ready = self.swa.high[rows] * self.swa.page
         self._ready[0, rows] = ready
         for ratio, table in self.compressed.items():  # the next entry without a page ends at ratio * (w + 1) - 1

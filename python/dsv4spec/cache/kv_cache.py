@@ -70,6 +70,9 @@ class KVCache:
                                  num_draft_tokens=num_draft_tokens, prefill_chunk=prefill_chunk)
         self._nothing = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._group = _Group((), np.zeros(0, np.int64), self._nothing, False)
+        # Wider prefills would pass the bound on SWA pages, wider windows the rule of the compressor rings.
+        self._limits = {ForwardMode.TARGET_PREFILL: (prefill_chunk, "prefill_chunk"),
+                        ForwardMode.TARGET_VERIFY: (num_draft_tokens, "num_draft_tokens")}
         self._starts: dict[tuple[int, int], torch.Tensor] = {}  # (B, n) -> query_start_loc
         self.target = [self._layer(ratio, config, dtype) for ratio in ratios]
         self.draft = self._layer(0, config, dtype) if draft else None
@@ -160,6 +163,9 @@ class KVCache:
         if len(begin) != len(rows) or not (uniform or len(each) == len(rows)) or input_ids.numel() != tokens:
             raise ValueError(f"batch: input_ids: expected {tokens} ids of {len(rows)} requests, got "
                              f"{input_ids.numel()} (start: {len(begin)}, counts: {counts})")
+        limit, name = self._limits.get(mode, (tokens, ""))
+        if tokens > limit and int(np.max(each)) > limit:
+            raise ValueError(f"batch: counts: expected at most {name} = {limit}, got {counts}")
         end = begin + each
         if group.padded:
             begin, end = np.where(rows < 0, 0, begin), np.where(rows < 0, 0, end)
@@ -190,9 +196,14 @@ class KVCache:
         gathered = self._gather(table, group, last // ratio)
         first = begin // ratio
         counts = end // ratio - first
-        if not counts.any():  # C128: nearly every round
+        most = int(counts.max(initial=0))
+        if most == 0:  # C128: nearly every round
             return CompressedView(ratio, table.page, gathered, self._nothing, self._nothing)
-        owners, entries = spread(group.rows, first, counts)
+        if most == 1:
+            hit = counts.nonzero()[0]
+            owners, entries = group.rows[hit], first[hit]
+        else:
+            owners, entries = spread(group.rows, first, counts)
         locs = table.locate(owners, entries)
         if last > self.max_len:  # such entries keep their place in the packed list, as their tokens do
             locs[entries >= self.max_len // ratio] = -1

@@ -27,8 +27,8 @@ class PageTable:
     """Pages of one pool, ``page`` units each (tokens or compressed entries), and who holds them.
 
     ``table[row, c]`` is the page of the units c*page .. c*page + page - 1 of a request, or -1. A row owns the
-    columns ``low[row] .. high[row] - 1`` and nothing else: ``grow`` moves ``high``, ``drop_below`` moves ``low``.
-    There is one row more than requests: index -1 is the padding row, which never owns a page, so that padding
+    columns ``low[row] .. high[row] - 1`` and nothing else: ``plan`` and ``grow`` move ``high``, ``drop_below`` moves
+    ``low``. There is one row more than requests: index -1 is the padding row, which never owns a page, so that padding
     needs no branch.
     """
 
@@ -51,22 +51,22 @@ class PageTable:
         pages = self.table[rows, columns]
         return np.where(pages < 0, -1, pages * np.int64(self.page) + offsets)
 
-    def require(self, rows: np.ndarray, high: np.ndarray) -> None:
-        """CacheFull if ``grow(rows, high)`` would not find enough pages."""
-        needed = int(np.maximum(high - self.high[rows], 0).sum())
-        if needed > self.free:
-            raise CacheFull(self.name, needed, self.free, self.total)
-
-    def grow(self, rows: np.ndarray, high: np.ndarray) -> None:
-        """Give each of the (distinct, real) rows pages up to column ``high``; ``require`` must have passed."""
+    def plan(self, rows: np.ndarray, high: np.ndarray):
+        """What it takes for the (distinct, real) rows to hold pages up to column ``high``. CacheFull if too many."""
         old = self.high[rows]
         more = np.maximum(high - old, 0)
-        count = int(more.sum())
-        if count == 0:
+        needed = int(more.sum())
+        if needed > self.free:
+            raise CacheFull(self.name, needed, self.free, self.total)
+        return rows, old, more, needed
+
+    def grow(self, plan) -> None:
+        """Carry a plan out; nothing may have changed since it was made."""
+        rows, old, more, needed = plan
+        if needed == 0:
             return
-        self.require(rows, high)
-        self.free -= count
-        pages = self._stack[self.free:self.free + count][::-1]
+        self.free -= needed
+        pages = self._stack[self.free:self.free + needed][::-1]
         owners, columns = spread(rows, old, more)
         self.table[owners, columns] = pages
         self._taken[pages] = True
