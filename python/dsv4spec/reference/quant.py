@@ -20,6 +20,7 @@ def e8m0_round_up(scale: torch.Tensor) -> torch.Tensor:
     """uint8 bytes of the smallest powers of two not below the positive float32 ``scale``."""
     bits = scale.to(torch.float32).view(torch.int32)
     exponent = (bits >> 23) + ((bits & 0x7FFFFF) != 0).to(torch.int32)
+    exponent = torch.where(bits <= 0x00400000, 0, exponent)  # up to 2^-127, which is subnormal in float32
     return exponent.clamp(0, 254).to(torch.uint8)
 
 
