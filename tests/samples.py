@@ -15,6 +15,27 @@ def values(name: str, *shape, dtype=torch.float32) -> torch.Tensor:
 SAMPLES["mhc_post"] = lambda: (
     (values("y", 5, 83), values("residual", 5, 4, 83), values("post", 5, 4), values("comb", 5, 4, 4)), {})
 
+_SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
+_D = 136
+
+
+def _fn(columns: int):
+    return values("fn", columns, 4 * _D) / 20, values("base", columns)
+
+
+SAMPLES["mhc_pre"] = lambda: (
+    (values("residual", 5, 4, _D), *_fn(24), values("scale", 3)),
+    dict(_SITE, sinkhorn_iters=20, norm_weight=values("norm", _D, dtype=torch.bfloat16)))
+SAMPLES["mhc_post_pre"] = lambda: (
+    (values("y", 5, _D, dtype=torch.bfloat16), values("residual", 5, 4, _D, dtype=torch.bfloat16), values("post", 5, 4),
+     values("comb", 5, 4, 4), *_fn(24), values("scale", 3)), dict(_SITE, sinkhorn_iters=20))
+SAMPLES["mhc_head"] = lambda: (
+    (values("residual", 5, 4, _D), *_fn(4), values("scale", 1)), dict(_SITE, norm_weight=values("norm", _D)))
+SAMPLES["nextn_fuse_hidden"] = lambda: (
+    (values("embeds", 3, _D, dtype=torch.bfloat16), values("hidden", 3, 4 * _D, dtype=torch.bfloat16), values("enorm", _D),
+     values("hnorm", _D), (values("e_proj", _D, _D) * 40).to(torch.int8), (values("h_proj", _D, _D) * 40).to(torch.int8)),
+    dict(eps=1e-6, e_proj_scale=values("e_scale", _D) / 40, h_proj_scale=values("h_scale", _D) / 40))
+
 # target
 _I32 = torch.int32
 
@@ -55,23 +76,3 @@ SAMPLES["moe_experts"] = lambda: (
     (values("mx", 5, 40), torch.tensor([[0, 2], [1, 0], [2, 1], [-1, 2], [0, 1]]), values("mw", 5, 2).abs(),
      values("w13", 3, 34, 40), values("w2", 3, 40, 17)),
     dict(limit=10.0, shared_w13=values("sw13", 22, 40), shared_w2=values("sw2", 40, 11)))
-_SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
-_D = 136
-
-
-def _fn(columns: int):
-    return values("fn", columns, 4 * _D) / 20, values("base", columns)
-
-
-SAMPLES["mhc_pre"] = lambda: (
-    (values("residual", 5, 4, _D), *_fn(24), values("scale", 3)),
-    dict(_SITE, sinkhorn_iters=20, norm_weight=values("norm", _D, dtype=torch.bfloat16)))
-SAMPLES["mhc_post_pre"] = lambda: (
-    (values("y", 5, _D, dtype=torch.bfloat16), values("residual", 5, 4, _D, dtype=torch.bfloat16), values("post", 5, 4),
-     values("comb", 5, 4, 4), *_fn(24), values("scale", 3)), dict(_SITE, sinkhorn_iters=20))
-SAMPLES["mhc_head"] = lambda: (
-    (values("residual", 5, 4, _D), *_fn(4), values("scale", 1)), dict(_SITE, norm_weight=values("norm", _D)))
-SAMPLES["nextn_fuse_hidden"] = lambda: (
-    (values("embeds", 3, _D, dtype=torch.bfloat16), values("hidden", 3, 4 * _D, dtype=torch.bfloat16), values("enorm", _D),
-     values("hnorm", _D), (values("e_proj", _D, _D) * 40).to(torch.int8), (values("h_proj", _D, _D) * 40).to(torch.int8)),
-    dict(eps=1e-6, e_proj_scale=values("e_scale", _D) / 40, h_proj_scale=values("h_scale", _D) / 40))
