@@ -106,10 +106,10 @@ def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *
 
 
 def sparse_paged_attention(q, kv_pages, block_table, c_pages, c_table, query_start_loc, seq_lens, *, window, scale,
-                           ratio, indices=None, sink=None, cos_sin=None):
+                           ratio, indices=None, sink=None, cos_sin=None, out=None):
     T, H, D = q.shape
     if T == 0 or block_table.shape[0] == 0:
-        return torch.zeros_like(q)
+        return torch.zeros_like(q) if out is None else out
     request, position, live = _row_requests(query_start_loc, seq_lens, T)
     step = max(1, _CHUNK // (D * (window + (0 if c_table is None else c_table.shape[1] * c_pages.shape[1]))))
     outs = []
@@ -121,10 +121,11 @@ def sparse_paged_attention(q, kv_pages, block_table, c_pages, c_table, query_sta
             c_keys, c_seen = _compressed(c_pages, c_table, request[part], position[part], live[part], ratio, chosen)
             keys, seen = torch.cat((keys, c_keys), dim=1), torch.cat((seen, c_seen), dim=1)
         outs.append(_attend(q[part], keys, seen, scale, sink))
-    out = torch.cat(outs) if len(outs) > 1 else outs[0]
+    result = torch.cat(outs) if len(outs) > 1 else outs[0]
     if cos_sin is not None:
-        out = _rope(out, cos_sin, torch.where(live, position, 0), -1.0)
-    return out.to(q.dtype)
+        result = _rope(result, cos_sin, torch.where(live, position, 0), -1.0)
+    result = result.to(q.dtype)
+    return result if out is None else torch.where(live[:, None, None], result, out)
 
 
 def _window(pages, table, request, position, live, window):
