@@ -107,7 +107,6 @@ struct Slot {
 };
 
 Slot g_slots[] = {Slot("cpu"), Slot("cuda"), Slot("npu"), Slot("cuda_emu"), Slot("ascend_emu")};
-constexpr int kSlotCount = sizeof(g_slots) / sizeof(g_slots[0]);
 
 constexpr int kByDevice = -1, kReference = -2;
 std::atomic<int> g_route{kByDevice};
