@@ -245,3 +245,19 @@ def test_refuses(change, message):
     scalars = {k: args.pop(k) for k in ("ratio", "eps")}
     with pytest.raises(ValueError, match="compress_kv: " + message), ops.use_backend("reference"):
         ops.compress_kv(*args.values(), **scalars)
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(rows=torch.tensor([2])), r"rows: expected a row of state \[0, 2\) for request 0, got 2"),
+    (dict(locs=torch.tensor([8])), r"locs: expected -1 or a slot in \[0, 8\) at entry 0, got 8"),
+    (dict(locs=torch.tensor([-2])), r"locs: expected -1 or a slot in \[0, 8\) at entry 0, got -2"),
+    (dict(positions=torch.tensor([9])), r"positions: expected a row of cos_sin \[0, 9\) at entry 0, got 9"),
+    (dict(query_start_loc=torch.tensor([0, 4], dtype=torch.int32)), "query_start_loc: expected values rising to at most T=3"),
+])
+def test_cpu_refuses_integers_that_lead_nowhere(change, message):
+    args = {**arguments(), **change}
+    before = args["state"].clone(), args["pages"].clone()
+    scalars = {k: args.pop(k) for k in ("ratio", "eps")}
+    with pytest.raises(ValueError, match="compress_kv: " + message), ops.use_backend("cpu"):
+        ops.compress_kv(*args.values(), **scalars)
+    assert torch.equal(args["state"], before[0]) and torch.equal(args["pages"], before[1])

@@ -72,7 +72,7 @@ def test_missing_keys_are_listed_together():
     (dict(hidden_size="big"), "hidden_size: expected an integer, got 'big'"),
     (dict(head_dim=528), "head_dim: expected a multiple of 16 from 32 to 512, got 528"),
     (dict(qk_rope_head_dim=63), "qk_rope_head_dim: expected an even number up to head_dim 512, got 63"),
-    (dict(index_head_dim=32), "index_head_dim: expected at least qk_rope_head_dim 64, got 32"),
+    (dict(index_head_dim=32), "index_head_dim: expected a multiple of 8 from qk_rope_head_dim 64 to 512, got 32"),
     (dict(hc_mult=3), "hc_mult: expected 1, 2 or 4, got 3"),
     (dict(o_groups=7), "o_groups: expected a divisor of num_attention_heads 64, got 7"),
     (dict(num_experts_per_tok=300), "num_experts_per_tok: expected at most n_routed_experts 256, got 300"),

@@ -123,3 +123,13 @@ def test_refuses(change, message):
     positional = [args.pop(n) for n in ("x", "topk_ids", "topk_weights", "w13", "w2")]
     with ops.use_backend("reference"), pytest.raises(ValueError, match="moe_experts: " + message):
         ops.moe_experts(*positional, **args)
+
+
+def test_cpu_refuses_experts_that_do_not_exist():
+    args, _ = make_inputs(2, 64, 16, 4, 2, torch.float32)
+    out = torch.full((2, 64), torch.nan)
+    for wrong in (4, -2):
+        args["topk_ids"][1, 0] = wrong
+        with ops.use_backend("cpu"), pytest.raises(ValueError, match=rf"topk_ids: expected -1 or an expert in \[0, 4\) in row 1, got {wrong}"):
+            ops.moe_experts(*args.values(), limit=10.0, out=out)
+    assert out.isnan().all()

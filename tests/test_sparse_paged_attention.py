@@ -181,3 +181,18 @@ def test_refuses(change, message):
     positional = [args.pop(n) for n in ("q", "kv_pages", "block_table", "c_pages", "c_table", "query_start_loc", "seq_lens")]
     with ops.use_backend("reference"), pytest.raises(ValueError, match="sparse_paged_attention: " + message):
         ops.sparse_paged_attention(*positional, **args)
+
+
+@pytest.mark.parametrize("change,message", [
+    (dict(query_start_loc=torch.tensor([0, 5], dtype=torch.int32)), "query_start_loc: expected values rising to at most T=4, got 5"),
+    (dict(seq_lens=torch.tensor([-1], dtype=torch.int32)), "seq_lens: expected 0 or at least the 4 rows of request 0, got -1"),
+    (dict(block_table=torch.full((1, 5), 70, dtype=torch.int32)), "block_table: expected -1 or a page below 7 at column 3 of request 0, got 70"),
+    (dict(c_table=torch.full((1, 3), -2, dtype=torch.int32)), "c_table: expected -1 or a page below 5 at column 0 of request 0, got -2"),
+    (dict(cos_sin=torch.zeros(39, 8)), "cos_sin: expected at least 40 rows for request 0, got 39"),
+])
+def test_cpu_refuses_integers_that_lead_nowhere(change, message):
+    args, keys, _, _ = make_inputs([(36, 4)])
+    keys.update({n: change[n] for n in change if n in keys})
+    args.update({n: change[n] for n in change if n in args})
+    with ops.use_backend("cpu"), pytest.raises(ValueError, match="sparse_paged_attention: " + message):
+        ops.sparse_paged_attention(*args.values(), **keys)

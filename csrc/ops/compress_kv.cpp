@@ -20,6 +20,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.gate = c.in("gate", a.gate, {kF32}, {T, C});
   p.ape = c.in("ape", a.ape, {kF32}, {r, C});
   p.norm_weight = c.in("norm_weight", a.norm_weight, {kF32, kBF16}, {D});
+  c.expect(D % 8 == 0 && D >= 8 && D <= 512, "norm_weight", "a size that is a multiple of 8 from 8 to 512", D.value);
   c.expect(C == D || C == 2 * D, "kv", "D or 2*D columns for D=" + std::to_string(D.value), C.value);
   p.cos_sin = c.in("cos_sin", a.cos_sin, {kF32}, {maxpos, R});
   c.expect(R % 2 == 0 && R <= D, "cos_sin", "an even number of columns, at most D=" + std::to_string(D.value), R.value);

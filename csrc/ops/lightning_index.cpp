@@ -14,6 +14,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), k("topk"), maxpos("max_pos"), R("R");
   c.expect(a.ratio >= 2, "ratio", "at least 2", a.ratio);
   p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
+  c.expect(D % 8 == 0 && D >= 8 && D <= 512, "q", "a head size that is a multiple of 8 from 8 to 512", D.value);
   p.weights = c.in("weights", a.weights, {kF32}, {T, H});
   p.index_pages = c.in("index_pages", a.index_pages, {p.q.dtype}, {P, page, D});
   p.table = c.in("table", a.table, {kI32, kI64}, {B, pages});
@@ -30,6 +31,6 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   return T > 0 && k > 0;
 }
 
-DSV4_DEFINE_OP(lightning_index)
+DSV4_DEFINE_OP_WITH_WORKSPACE(lightning_index)
 
 }  // namespace dsv4

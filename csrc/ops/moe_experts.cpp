@@ -33,6 +33,6 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   return T > 0 && d > 0;
 }
 
-DSV4_DEFINE_OP(moe_experts)
+DSV4_DEFINE_OP_WITH_WORKSPACE(moe_experts)
 
 }  // namespace dsv4

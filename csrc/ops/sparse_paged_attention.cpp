@@ -32,6 +32,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
   p.kv_pages = c.in("kv_pages", a.kv_pages, {p.q.dtype}, {P, page, D});
   p.block_table = c.in("block_table", a.block_table, {kI32, kI64}, {B, pages});
+  c.expect(D % 16 == 0 && D >= 32 && D <= 512, "q", "a head size that is a multiple of 16 from 32 to 512", D.value);
   const std::string rule = compressed ? "a tensor, as ratio is " + std::to_string(a.ratio)
                                       : "None, as ratio " + std::to_string(a.ratio) + " has no compressed part";
   c.expect((a.c_pages != nullptr) == compressed, "c_pages", rule, a.c_pages ? "a tensor" : "None");

@@ -37,7 +37,7 @@ typedef struct dsv4_compress_kv_args {
   const DLTensor* kv;              /* [T, coff*D]  f32 */
   const DLTensor* gate;            /* [T, coff*D]  f32 */
   const DLTensor* ape;             /* [r, coff*D]  f32 */
-  const DLTensor* norm_weight;     /* [D]  f32 | bf16 */
+  const DLTensor* norm_weight;     /* [D]  f32 | bf16; D a multiple of 8 up to 512 */
   const DLTensor* cos_sin;         /* [max_pos, R]  f32: R/2 cos, R/2 sin; interleaved pairs of the last R dims */
   const DLTensor* state;           /* [S, ring, 2*coff*D]  f32; written; ring >= coff*r */
   const DLTensor* rows;            /* [B]  i64: the request's row of state */
@@ -58,7 +58,7 @@ DSV4_API dsv4_status dsv4_compress_kv(const dsv4_compress_kv_args* args, dsv4_st
  * chosen first. A NaN score counts as the largest. Rows of padding requests: -1 throughout. */
 typedef struct dsv4_lightning_index_args {
   uint64_t struct_size;
-  const DLTensor* q;               /* [T, H, D]  f32 | bf16 */
+  const DLTensor* q;               /* [T, H, D]  f32 | bf16; D a multiple of 8 up to 512 */
   const DLTensor* weights;         /* [T, H]  f32 */
   const DLTensor* index_pages;     /* [P, page, D]  as q */
   const DLTensor* table;           /* [B, pages]  i32 | i64 */
@@ -67,8 +67,11 @@ typedef struct dsv4_lightning_index_args {
   const DLTensor* cos_sin;         /* [max_pos, R]  f32: rotate the last R dims of q at p; NULL: q is rotated already */
   const DLTensor* out;             /* [T, topk]  i32; written */
   int64_t ratio;                   /* >= 2 */
+  void* workspace;
+  uint64_t workspace_size; /* of dsv4_lightning_index_workspace_size */
 } dsv4_lightning_index_args;
 DSV4_API dsv4_status dsv4_lightning_index(const dsv4_lightning_index_args* args, dsv4_stream stream);
+DSV4_API dsv4_status dsv4_lightning_index_workspace_size(const dsv4_lightning_index_args* args, uint64_t* bytes);
 
 /* sparse_paged_attention: one softmax over the window, the compressed entries and the sink.
  * Row at position p sees window keys max(0, p-window+1) .. p (block_table pages of -1: not seen), and of the
@@ -80,7 +83,7 @@ DSV4_API dsv4_status dsv4_lightning_index(const dsv4_lightning_index_args* args,
  * requests: 0 if zero_padding, else left alone. */
 typedef struct dsv4_sparse_paged_attention_args {
   uint64_t struct_size;
-  const DLTensor* q;               /* [T, H, D]  f32 | bf16, rotated */
+  const DLTensor* q;               /* [T, H, D]  f32 | bf16, rotated; D a multiple of 16 from 32 to 512 */
   const DLTensor* kv_pages;        /* [P, page, D]  as q */
   const DLTensor* block_table;     /* [B, pages]  i32 | i64 */
   const DLTensor* c_pages;         /* [Pc, c_page, D]  as q; NULL exactly if ratio is 0 or 1 */
@@ -114,8 +117,11 @@ typedef struct dsv4_moe_experts_args {
   const DLTensor* shared_w2;    /* [d, shared_inter]  as x */
   const DLTensor* out;          /* [T, d]  as x; written */
   double limit;                 /* > 0; infinity: no clamp */
+  void* workspace;
+  uint64_t workspace_size; /* of dsv4_moe_experts_workspace_size */
 } dsv4_moe_experts_args;
 DSV4_API dsv4_status dsv4_moe_experts(const dsv4_moe_experts_args* args, dsv4_stream stream);
+DSV4_API dsv4_status dsv4_moe_experts_workspace_size(const dsv4_moe_experts_args* args, uint64_t* bytes);
 
 #ifdef __cplusplus
 }

@@ -117,8 +117,9 @@ class DeepseekV4Config:
         expect(self.hc_mult in (1, 2, 4), "hc_mult", "1, 2 or 4")
         expect(self.num_attention_heads % self.o_groups == 0, "o_groups",
                f"a divisor of num_attention_heads {self.num_attention_heads}")
-        expect(4 not in self.compress_ratios or self.index_head_dim >= rope, "index_head_dim",
-               f"at least qk_rope_head_dim {rope}")
+        if 4 in self.compress_ratios:
+            expect(rope <= self.index_head_dim <= 512 and self.index_head_dim % 8 == 0, "index_head_dim",
+                   f"a multiple of 8 from qk_rope_head_dim {rope} to 512")
         expect(self.num_experts_per_tok <= self.n_routed_experts, "num_experts_per_tok",
                f"at most n_routed_experts {self.n_routed_experts}")
         for name in ("num_hash_layers", "n_shared_experts", "num_nextn_predict_layers"):

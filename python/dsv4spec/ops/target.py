@@ -25,7 +25,7 @@ def compress_kv(kv, gate, ape, norm_weight, cos_sin, state, rows, query_start_lo
     Args:
         kv, gate: ``[T, coff*D]`` float32 projections, coff 1 or 2.
         ape: ``[ratio, coff*D]`` float32, added to the gate of position p in row ``p % ratio``.
-        norm_weight: ``[D]`` float32 or bfloat16.
+        norm_weight: ``[D]`` float32 or bfloat16; D is a multiple of 8 up to 512.
         cos_sin: ``[max_pos, R]`` float32, R/2 cosines then R/2 sines; interleaved pairs of the last R dims.
         state: ``[S, ring, 2*coff*D]`` float32, mutated: position p of a request lies in ``state[row, p % ring]``, kv
             columns then score columns (ape added). Cleared: kv 0, score -inf. ``ring >= coff*ratio``.
@@ -51,7 +51,7 @@ def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *
     Formula: DeepSeek-V4's lightning indexer, without Hadamard and quantisation.
 
     Args:
-        q: ``[T, H, D]`` float32 or bfloat16.
+        q: ``[T, H, D]`` float32 or bfloat16; D is a multiple of 8 up to 512.
         weights: ``[T, H]`` float32. A positive factor common to a row changes nothing and may be left out.
         index_pages: ``[P, page, D]`` of q's dtype.
         table: ``[B, pages]``: entry w of a request lies in page ``table[b, w // page]``; -1: not allocated.
@@ -86,7 +86,7 @@ def sparse_paged_attention(q, kv_pages, block_table, c_pages, c_table, query_sta
     those named by ``indices``. The sink adds ``exp(sink)`` to the denominator only. Formula: DeepSeek-V4.
 
     Args:
-        q: ``[T, H, D]`` float32 or bfloat16, rotated.
+        q: ``[T, H, D]`` float32 or bfloat16, rotated; D is a multiple of 16 from 32 to 512.
         kv_pages: ``[P, page, D]`` of q's dtype; block_table: ``[B, pages]``, -1: not seen.
         c_pages: ``[Pc, c_page, D]`` of q's dtype; c_table: ``[B, c_pages]``. Both None exactly if ratio is 0 or 1,
             which mean "no compressed part".

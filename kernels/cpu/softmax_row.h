@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The online softmax of one query row over keys that come as pointers, in steps of up to kBlock: what
+// swa_paged_attention and sparse_paged_attention share.
+#pragma once
+#include <cmath>
+
+#include "swa_tiles_bf16.h"
+
+namespace dsv4::cpu {
+
+// x in the first n lanes, `rest` in the others.
+inline vf first_lanes(vf x, int n, vf rest) {
+  if (n >= W) return x;
+  vi lane;
+  for (int i = 0; i < W; ++i) lane[i] = i;
+  const vi keep = lane < n;
+  return reinterpret_cast<vf>((reinterpret_cast<vi>(x) & keep) | (reinterpret_cast<vi>(rest) & ~keep));
+}
+
+template <class T>
+alignas(64) inline const T kZeroKey[kMaxHeadSize] = {};
+
+// One row of one group of heads: the state of its online softmax. P: the params of the op, of which q, scale, D, sink
+// and out are read.
+template <class T, class P>
+struct RowState {
+  alignas(64) float acc[kHeads * kMaxHeadSize];
+  alignas(64) typename Tiles<T>::Q room[kHeads * kMaxHeadSize];
+  const typename Tiles<T>::Q* q[kHeads];
+  alignas(64) float score[kHeads * kBlock];
+  alignas(64) float top[kHeads], sum[kHeads], alpha[kHeads];
+  const T* keys[kBlock + 4];
+  int heads, padded;  // padded: rounded up to whole tiles
+  int n;              // keys of the step
+  bool first;
+
+  void begin(const P& p, int64_t row, int64_t h0, int count) {
+    heads = count;
+    padded = (count + kTileHeads - 1) / kTileHeads * kTileHeads;
+    first = true;
+    n = 0;
+    for (int h = 0; h < padded; ++h)
+      q[h] = Tiles<T>::query(room + h * kMaxHeadSize, h < heads ? p.q.template at<T>(row, h0 + h) : kZeroKey<T>, p.D);
+    for (int h = 0; h < kHeads; ++h) top[h] = -INFINITY, sum[h] = 0.0f;
+  }
+
+  // Adds keys[0, n) to the row.
+  void step(const P& p) {
+    for (int k = n; k < (n + 3) / 4 * 4; ++k) keys[k] = kZeroKey<T>;
+    Tiles<T>::scores(score, q, padded, keys, n, p.D);
+    const int end = (n + W - 1) / W * W;
+    const float scale = static_cast<float>(p.scale);
+    alignas(64) vf lanes[kHeads];
+    for (int h = 0; h < kHeads; ++h) lanes[h] = splat(-INFINITY);
+    for (int h = 0; h < heads; ++h)
+      for (int k = 0; k < end; k += W) {
+        float* s = score + h * kBlock + k;
+        const vf x = first_lanes(load(s) * scale, n - k, splat(-INFINITY));
+        store(s, x);
+        lanes[h] = vmax(x, lanes[h]);
+      }
+    for (int h = 0; h < kHeads; h += W) {
+      const vf before = load(top + h), now = vmax(maxima_of(lanes + h), before);
+      store(top + h, now);
+      // Nothing has been added to a row whose maximum was -inf.
+      const vi any = before != splat(-INFINITY);
+      store(alpha + h, reinterpret_cast<vf>(reinterpret_cast<vi>(vexp(before - now)) & any));
+    }
+    for (int h = 0; h < kHeads; ++h) lanes[h] = vf{};
+    for (int h = 0; h < heads; ++h)
+      for (int k = 0; k < end; k += W) {
+        float* s = score + h * kBlock + k;
+        const vf e = Tiles<T>::as_weight(vexp(load(s) - top[h]));
+        store(s, e);
+        lanes[h] = lanes[h] + e;
+      }
+    for (int h = 0; h < kHeads; h += W) store(sum + h, load(sum + h) * load(alpha + h) + sums_of(lanes + h));
+    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D);
+    first = false;
+    n = 0;
+  }
+
+  void finish(const P& p, int64_t row, int64_t h0, const Turn* turn) {
+    alignas(64) float o[kMaxHeadSize];
+    for (int h = 0; h < heads; ++h) {
+      const float sink = p.sink ? *p.sink.template at<float>(h0 + h) : -INFINITY;
+      // The larger of the two maxima is subtracted, so neither exponential overflows.
+      const float m = sink > top[h] ? sink : top[h];
+      const float part = std::exp(top[h] - m);
+      float factor = part / (sum[h] * part + std::exp(sink - m));
+      if (sink == INFINITY) factor = 0.0f;
+      Tiles<T>::take_result(o, acc + h * kMaxHeadSize, p.D);
+      T* out = p.out.template at<T>(row, h0 + h);
+      int64_t d = 0;
+      for (; d < (turn ? turn->begin : p.D); d += W) store(out + d, load(o + d) * factor);
+      for (; d < p.D; d += W) store(out + d, (*turn)(load(o + d) * factor, d));
+    }
+  }
+};
+
+}  // namespace dsv4::cpu
