@@ -23,6 +23,10 @@ assert "torch" not in sys.modules
 """
 
 
+def _files(folder) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sdist")
@@ -42,11 +46,12 @@ def unpacked(sdist):
 
 
 def test_source_archive_is_complete(unpacked):
-    names = {str(p.relative_to(unpacked)) for p in unpacked.rglob("*") if p.is_file()}
+    names = _files(unpacked)
     assert not [n for n in names if n.endswith((".so", ".pyc"))]
     if (ROOT / ".git").exists() and shutil.which("git"):
         tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, text=True, capture_output=True, check=True).stdout
-        assert set(tracked.split("\n")) - {"", ".gitignore"} <= names
+        missing = set(tracked.split("\n")) - {"", ".gitignore"} - names
+        assert not missing, f"MANIFEST.in leaves out {sorted(missing)}"
 
 
 def test_source_archive_names_its_commit_and_has_the_same_hash(unpacked, tmp_path):
@@ -76,5 +81,6 @@ def test_a26_pip_installs_it_isolated_without_torch(sdist, unpacked, tmp_path):
     assert info["torch"] is None and "No module named 'torch'" in info["torch_why_not"]
     assert info["cpu"]["level"] == LEVEL and f"cpu: built for {LEVEL} with" in info["summary"]
     assert [name for name, level in info["cpu"]["levels"].items() if level["built"]] == [LEVEL]
-    assert (venv / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages" / "dsv4spec"
-            / "include" / "dsv4spec" / "dsv4spec.h").exists()
+    installed = next((venv / "lib").glob("python*")) / "site-packages" / "dsv4spec"
+    assert _files(unpacked / "python" / "dsv4spec") <= _files(installed)  # modules, and data such as the small model
+    assert (installed / "include" / "dsv4spec" / "dsv4spec.h").exists()
