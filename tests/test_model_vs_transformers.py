@@ -133,13 +133,13 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend,way", [*(("cpu", way) for way in WAYS), ("reference", "chunks"), ("reference", "full")])
 @pytest.mark.parametrize("kind", KINDS)
-def test_target(kind, way, tmp):
+def test_target(kind, backend, way, tmp):
     config, target, _ = pair(kind, tmp)[2]
     ids, want = prompt(kind, tmp, LENGTH[kind], kind)
     cache = new_cache(config)
-    with use_backend(None, missing="reference"):
+    with use_backend(backend):
         close(feed(target, cache, cache.open(), ids, WAYS[way](len(ids))), want)
 
 
@@ -150,7 +150,7 @@ def test_batch_of_unlike_requests(tmp):
     cache = new_cache(config, page_size=64)
     rows = [cache.open() for _ in prompts]
     steps = 5
-    with use_backend(None, missing="reference"):
+    with use_backend("cpu"):
         starts = [len(ids) - steps for ids, _ in prompts]
         batch = cache.batch(ForwardMode.TARGET_PREFILL, rows, torch.cat([ids[:s] for (ids, _), s in zip(prompts, starts)]),
                             starts)
@@ -219,7 +219,7 @@ def test_nextn(kind, cuts, tmp):
         previous[where] = torch.randn(config.nextn_hidden_size, generator=g)
     cache = new_cache(config)
     row, got = cache.open(), []
-    with use_backend(None, missing="reference"):
+    with use_backend("cpu"):
         for a, b in zip(cuts, cuts[1:]):
             cache.reserve([row], b - a)
             batch = cache.batch(ForwardMode.NEXTN_EXTEND, [row], ids[a:b], b - a)
@@ -234,7 +234,7 @@ def test_a3_the_state_has_every_stream(tmp):
     config, target, nextn = pair("all", tmp)[2]
     cache = new_cache(config)
     batch = cache.batch(ForwardMode.NEXTN_EXTEND, [cache.open()], torch.tensor([3, 4, 5]), 3)
-    with use_backend(None, missing="reference"):
+    with use_backend("cpu"):
         out = nextn.forward(batch, cache, torch.randn(3, 4 * 64))
         assert out.shape == (3, 4 * 64) and nextn.logits(out).shape == (3, config.vocab_size)
     with pytest.raises(ValueError, match=r"hidden: expected shape \[T=3, hc_mult\*hidden_size=256\].*got \[3, 64\]"):
@@ -245,7 +245,7 @@ def test_empty_forward(tmp):
     config, target, nextn = pair("all", tmp)[2]
     cache = new_cache(config)
     batch = cache.batch(ForwardMode.TARGET_DECODE, [], torch.zeros(0, dtype=torch.int64), 1)
-    with use_backend(None, missing="reference"):
+    with use_backend("cpu"):
         hidden = target.forward(batch, cache)
         assert hidden.shape == (0, 256) and target.logits(hidden).shape == (0, config.vocab_size)
         batch = cache.batch(ForwardMode.NEXTN_DECODE, [], torch.zeros(0, dtype=torch.int64), 1)

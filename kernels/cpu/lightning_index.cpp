@@ -47,7 +47,8 @@ void score(const Params& p, int64_t row, const float* q, const FloatSource<Float
   float total[kKeys] = {};
   for (int64_t h0 = 0; h0 < p.H; h0 += kHeadBlock) {
     const int64_t heads = std::min(kHeadBlock, p.H - h0);
-    vf sums[kHeadBlock * kKeys] = {};
+    vf sums[kHeadBlock * kKeys];
+    std::fill_n(sums, heads * kKeys, vf{});
     dots_rows<FloatLanes, kKeys>(q + h0 * pitch_of(p), pitch_of(p), heads, keys, p.D, sums);
     for (int64_t h = 0; h < heads; ++h)
       for (int k = 0; k < kKeys; ++k) {

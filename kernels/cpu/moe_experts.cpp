@@ -138,7 +138,8 @@ void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   const FloatSource<InLanes<T>, T> w{{weight_row(j), weight_row(j1), weight_row(inter + j), weight_row(inter + j1)}};
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
-    vf sums[kRows * N] = {};
+    vf sums[kRows * N];
+    std::fill_n(sums, rows * N, vf{});
     const T* x = reinterpret_cast<const T*>(plan.x) + first * x_pitch(p);
     dots_rows<InLanes<T>, N>(x, x_pitch(p), rows, w, p.d, sums);
     alignas(64) float gate[2 * kRows + W] = {}, up[2 * kRows + W] = {};
@@ -163,7 +164,8 @@ void down_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   }
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
-    vf sums[kRows * N] = {};
+    vf sums[kRows * N];
+    std::fill_n(sums, rows * N, vf{});
     dots_rows<FloatLanes, N>(plan.h + first * h_pitch(p), h_pitch(p), rows, w, shared ? p.shared_inter : p.inter, sums);
     for (int64_t m = 0; m < rows; ++m)
       for (int c = 0; c < N && j + c < p.d; ++c) plan.y[(first + m) * y_pitch(p) + j + c] = hsum(sums[m * N + c]);

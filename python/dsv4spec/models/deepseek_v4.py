@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 
 from ..cache import ForwardBatch, KVCache
+from .buffers import Buffers, RopeTables
 from .checkpoint import Checkpoint
 from .config import DeepseekV4Config
-from .layers import DecoderLayer, Head, RopeTables, run_layers
+from .layers import DecoderLayer, Head, run_layers
 from .weights import Weights, target_tensors
 
 
@@ -19,6 +20,7 @@ class DeepseekV4Target:
         self.config, self.dtype, self.device = config, weights.dtype, weights.device
         self.embed, self.head = weights("embed.weight"), weights("head.weight")
         self.tables = RopeTables(config, self.device)
+        self.buffers = Buffers(config, self.dtype, self.device)
         self.layers = [DecoderLayer(config, weights, f"layers.{i}.", ratio=ratio, hashed=i < config.num_hash_layers)
                        for i, ratio in enumerate(config.compress_ratios)]
         self._logits = Head(config, weights, "", self.head)
@@ -40,7 +42,8 @@ class DeepseekV4Target:
         c = self.config
         ids = batch.input_ids.clamp(0, c.vocab_size - 1)
         streams = F.embedding(ids, self.embed)[:, None].expand(-1, c.hc_mult, -1)
-        return run_layers(c, self.layers, cache.target, streams, ids, batch, self.tables.of(cache))
+        return run_layers(c, self.layers, cache.target, streams, ids, batch, self.tables.of(cache),
+                          self.buffers.of(len(ids)))
 
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

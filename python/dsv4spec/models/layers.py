@@ -13,25 +13,9 @@ import torch.nn.functional as F
 
 from .. import ops
 from ..cache import CompressedView, ForwardBatch, LayerCache
+from .buffers import RopeTables, Rows
 from .config import DeepseekV4Config
-from .rope import rope_table
 from .weights import Weights
-
-
-class RopeTables:
-    """The two tables of a model, as long as the longest cache that was asked for."""
-
-    def __init__(self, config: DeepseekV4Config, device):
-        self._config, self._device, self._rows = config, device, 0
-
-    def of(self, cache) -> RopeTables:
-        """Tables that cover every position of ``cache`` (``plain``: window-only layers, ``compressed``: the others)."""
-        rows = cache.max_len + cache.num_draft_tokens
-        if rows > self._rows:
-            c, self._rows = self._config, rows
-            self.plain = rope_table(rows, c.qk_rope_head_dim, c.rope_theta, device=self._device)
-            self.compressed = rope_table(rows, c.qk_rope_head_dim, c.compress_rope_theta, c.yarn, device=self._device)
-        return self
 
 
 @dataclass(slots=True)
@@ -85,7 +69,10 @@ class Attention:
             self.fp32_widths += [self.index_compressor.width] * 2 + [c.index_n_heads]
         if ratio and w.dtype == torch.float32:
             self.w_in, self.w_fp32 = torch.cat((self.w_in, self.w_fp32)), None
-        self.q_norm = w(f"{p}q_norm.weight")
+            self.widths += self.fp32_widths
+        # x * weight / sqrt(mean(x^2) + eps) = x * (weight * sqrt(n)) / hypot(|x|, sqrt(n * eps)), in four operators
+        self.q_norm = w(f"{p}q_norm.weight", torch.float32) * c.q_lora_rank ** 0.5
+        self.q_norm_eps = torch.tensor([[(c.q_lora_rank * c.rms_norm_eps) ** 0.5]], device=w.device)
         self.wq_b = w(f"{p}wq_b.weight")
         self.q_rows = self.wq_b.shape[0]
         self.wq_b_index = self.wq_b
@@ -98,23 +85,23 @@ class Attention:
         self.wo_a = w(f"{p}wo_a.weight").view(c.o_groups, c.o_lora_rank, group).transpose(1, 2)  # [G, in, out]
         self.wo_b = w(f"{p}wo_b.weight")
 
-    def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables,
+                 room: Rows) -> torch.Tensor:
         c, ratio = self.c, self.ratio
         T, H, D = x.shape[0], c.num_attention_heads, c.head_dim
         cos_sin = tables.compressed if ratio else tables.plain
-        parts = F.linear(x, self.w_in).split(
-            self.widths + self.fp32_widths if self.w_fp32 is None else self.widths, dim=1)
-        qr, kv, wide = parts[0], parts[1], parts[2:]
+        qr, kv, *wide = F.linear(x, self.w_in).split_with_sizes(self.widths, 1)
         if self.w_fp32 is not None:
-            wide = F.linear(x.float(), self.w_fp32).split(self.fp32_widths, dim=1)
-        qr = F.rms_norm(qr, (c.q_lora_rank,), self.q_norm, c.rms_norm_eps)
+            wide = F.linear(x.float(), self.w_fp32).split_with_sizes(self.fp32_widths, 1)
+        qr = self._norm(qr)
         ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
         view = batch.c4 if ratio == 4 else batch.c128
         choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
         q = F.linear(qr, self.wq_b_index if choose else self.wq_b)
-        q_index = q[:, self.q_rows:]
-        q = ops.q_norm_rope(q[:, :self.q_rows].view(T, H, D), cos_sin, batch.positions, eps=c.rms_norm_eps)
-        rest = dict(window=c.sliding_window, scale=c.softmax_scale, sink=self.sink, cos_sin=cos_sin)
+        q_index = q[:, self.q_rows:] if choose else None
+        q = (q[:, :self.q_rows] if choose else q).view(T, H, D)
+        q = ops.q_norm_rope(q, cos_sin, batch.positions, eps=c.rms_norm_eps, out=q)
+        rest = dict(window=c.sliding_window, scale=c.softmax_scale, sink=self.sink, cos_sin=cos_sin, out=room.heads)
         if not ratio:
             o = ops.swa_paged_attention(q, cache.kv_pages, batch.table, batch.query_start_loc, batch.seq_lens,
                                         tree_mask=batch.tree_mask, **rest)
@@ -126,6 +113,10 @@ class Attention:
         o = ops.sparse_paged_attention(q, cache.kv_pages, batch.table, cache.c_pages, view.table, batch.query_start_loc,
                                        batch.seq_lens, ratio=ratio, indices=indices, **rest)
         return self._out(o, T)
+
+    def _norm(self, x: torch.Tensor) -> torch.Tensor:
+        size = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
+        return (x * self.q_norm / torch.hypot(size, self.q_norm_eps)).to(x.dtype)
 
     def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
         c = self.c
@@ -163,7 +154,7 @@ class MoE:
             self.shared = dict(shared_w13=w.stack((shared + "w1.weight", shared + "w3.weight")),
                                shared_w2=w(shared + "w2.weight"))
 
-    def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, room: Rows) -> torch.Tensor:
         scores = F.softplus(F.linear(x.float(), self.gate)).sqrt()
         if self.tid2eid is None:
             chosen = torch.topk(scores + self.bias, self.topk, dim=1, sorted=False).indices
@@ -171,7 +162,8 @@ class MoE:
             chosen = self.tid2eid[ids]
         weights = scores.gather(1, chosen)
         weights = weights * (self.scaling / (weights.sum(1, keepdim=True) + 1e-20))
-        return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, **self.shared)
+        return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, out=room.experts,
+                               **self.shared)
 
 
 class DecoderLayer:
@@ -185,22 +177,24 @@ class DecoderLayer:
 
 
 def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[LayerCache], streams: torch.Tensor,
-               ids: torch.Tensor, batch: ForwardBatch, tables: RopeTables) -> torch.Tensor:
+               ids: torch.Tensor, batch: ForwardBatch, tables: RopeTables, room: Rows) -> torch.Tensor:
     """``streams`` [T, hc, d] through the layers; the last mix is executed, so the result is the state [T, hc*d] before
     the hc head."""
     options = dict(rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, sinkhorn_iters=c.hc_sinkhorn_iters)
     site = layers[0].attention_site
-    y, post, comb = ops.mhc_pre(streams, site.fn, site.base, site.scale, norm_weight=site.norm, **options)
+    here, other = room.sites
+    into_here, into_other = (room.streams, *here), (room.streams, *other)
+    y, post, comb = ops.mhc_pre(streams, site.fn, site.base, site.scale, norm_weight=site.norm, out=here, **options)
     for i, (layer, cache) in enumerate(zip(layers, caches)):
-        y = layer.attention(y, batch, cache, tables)
+        y = layer.attention(y, batch, cache, tables, room)
         site = layer.moe_site
         streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
-                                                  norm_weight=site.norm, **options)
-        y = layer.moe(y, ids)
+                                                  norm_weight=site.norm, out=into_other, **options)
+        y = layer.moe(y, ids, room)
         if i + 1 < len(layers):
             site = layers[i + 1].attention_site
             streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
-                                                      norm_weight=site.norm, **options)
+                                                      norm_weight=site.norm, out=into_here, **options)
     return ops.mhc_post(y, streams, post, comb).flatten(1)
 
 

@@ -67,7 +67,8 @@ class DeepseekV4NextN:
         streams = ops.nextn_fuse_hidden(F.embedding(ids, self.embed), hidden, self.enorm, self.hnorm, self.e_proj,
                                         self.h_proj, eps=c.rms_norm_eps, e_proj_scale=self.e_scale,
                                         h_proj_scale=self.h_scale)
-        return run_layers(c, [self.layer], [cache.draft], streams, ids, batch, self.target.tables.of(cache))
+        return run_layers(c, [self.layer], [cache.draft], streams, ids, batch, self.target.tables.of(cache),
+                          self.target.buffers.of(T))
 
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

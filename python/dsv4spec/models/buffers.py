@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the layers of a model share in a forward: RoPE tables and the memory of intermediate results."""
+from __future__ import annotations
+
+import torch
+
+from .config import DeepseekV4Config
+from .rope import rope_table
+
+
+class RopeTables:
+    """The two tables of a model, as long as the longest cache that was asked for."""
+
+    def __init__(self, config: DeepseekV4Config, device):
+        self._config, self._device, self._rows = config, device, 0
+
+    def of(self, cache) -> RopeTables:
+        """Tables that cover every position of ``cache`` (``plain``: window-only layers, ``compressed``: the others)."""
+        rows = cache.max_len + cache.num_draft_tokens
+        if rows > self._rows:
+            c, self._rows = self._config, rows
+            self.plain = rope_table(rows, c.qk_rope_head_dim, c.rope_theta, device=self._device)
+            self.compressed = rope_table(rows, c.qk_rope_head_dim, c.compress_rope_theta, c.yarn, device=self._device)
+        return self
+
+
+class Buffers:
+    """Memory of the results that only the next op reads, kept per number of rows: a small forward is bound by calls, and
+    an allocation is one. One forward at a time may use it."""
+
+    _MOST_ROWS = 256  # beyond, memory is worth more than a call
+
+    def __init__(self, config: DeepseekV4Config, dtype: torch.dtype, device):
+        self._config, self._options, self._kept = config, dict(dtype=dtype, device=device), {}
+
+    def of(self, rows: int) -> Rows:
+        kept = self._kept.get(rows)
+        if kept is None:
+            kept = Rows(self._config, rows, self._options)
+            if rows <= self._MOST_ROWS:
+                self._kept[rows] = kept
+        return kept
+
+
+class Rows:
+    """Results of one forward of T rows."""
+
+    def __init__(self, c: DeepseekV4Config, T: int, options: dict):
+        f32 = {**options, "dtype": torch.float32}
+        self.streams = torch.zeros(T, c.hc_mult, c.hidden_size, **options)
+        y = torch.zeros(T, c.hidden_size, **options)
+        # Two sets in turn: an op reads post and comb of one and writes the other.
+        self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
+        self.heads = torch.zeros(T, c.num_attention_heads, c.head_dim, **options)
+        self.experts = torch.zeros(T, c.hidden_size, **options)
