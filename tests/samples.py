@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One legal call of each op: SAMPLES[name]() gives (args, kwargs). Used by the torch.library checks and by the checks
+"""One legal call of each op: SAMPLES[name]() gives (args, kwargs), fresh tensors each time. Used by the torch.library checks and by the checks
 of every CPU level. Sizes are odd on purpose, so that tails of vectors are run too."""
 import torch
 from util import rng
@@ -9,6 +9,28 @@ SAMPLES = {}
 
 def values(name: str, *shape, dtype=torch.float32) -> torch.Tensor:
     return torch.randn(shape, generator=rng("sample", name, shape)).to(dtype)
+
+
+def sample(make):
+    SAMPLES[make.__name__] = make
+    return make
+
+
+def chances(*shape) -> torch.Tensor:
+    return torch.rand(shape, generator=rng("chances", shape))
+
+
+def _i32(*values):
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def _i64(*values):
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def _cos_sin(positions=64, R=8):
+    angle = torch.arange(positions)[:, None] * 0.1 ** torch.arange(R // 2)
+    return torch.cat([angle.cos(), angle.sin()], 1)
 
 
 # mhc
@@ -76,3 +98,91 @@ SAMPLES["moe_experts"] = lambda: (
     (values("mx", 5, 40), torch.tensor([[0, 2], [1, 0], [2, 1], [-1, 2], [0, 1]]), values("mw", 5, 2).abs(),
      values("w13", 3, 34, 40), values("w2", 3, 40, 17)),
     dict(limit=10.0, shared_w13=values("sw13", 22, 40), shared_w2=values("sw2", 40, 11)))
+
+
+# attention
+@sample
+def q_norm_rope():
+    return (values("q", 5, 3, 48), _cos_sin(), _i64(3, 4, 5, 0, 1)), dict(eps=1e-6)
+
+
+@sample
+def swa_store_kv():
+    return ((values("kv", 3, 48), values("kv_norm", 48), _cos_sin(), _i64(3, 4, 5), _i64(3, -1, 8),
+             values("kv_pages", 3, 4, 48)), dict(eps=1e-6))
+
+
+@sample
+def swa_paged_attention():
+    start, lens = _i32(0, 2, 4, 5), _i32(6, 3, 0)  # two requests of two rows, and a padding row
+    table = _i32(0, 2, 1, -1, -1, -1).view(3, 2)
+    return ((values("q", 5, 3, 48), values("kv_pages", 3, 4, 48), table, start, lens),
+            dict(window=4, scale=0.2, sink=values("sink", 3), cos_sin=_cos_sin()))
+
+
+# verify
+@sample
+def verify_positions_padding():
+    return (torch.arange(12), _i32(126, 7, 0)), dict(num_draft_tokens=4, ratio=4)
+
+
+@sample
+def verify_metadata():
+    c4, c128 = _i32(1, 5, 6, -1, -1, -1).view(3, 2), _i32(9, -1, -1).view(3, 1)
+    return (torch.arange(12), _i32(126, 7, 0), c4, c128, 4), dict(c4_page=16, c128_page=2)
+
+
+# tree
+def _tree():
+    return (_i64(100, 200, 0), _i64(-1, 0, 1).repeat(3, 1), _i64(0, 1, 2, 4).repeat(3, 1),
+            _i64(20, 21, 22, 24).repeat(3, 1), _i32(10, 3, 0))
+
+
+TREE_SCALARS = dict(topk=2, num_steps=2, num_draft_tokens=5)
+
+
+@sample
+def select_draft_topk():
+    return (chances(4, 2), torch.arange(8).view(4, 2), chances(2, 2)), dict(step=1)
+
+
+@sample
+def build_tree():
+    return _tree(), TREE_SCALARS | dict(status=torch.zeros(3, dtype=torch.int32))
+
+
+def _links():
+    """What build_tree gives for these requests, the third one padding."""
+    tokens = torch.cat([_i64(100, 200, 0)[:, None], _i64(20, 21, 22, 24).repeat(3, 1)], 1)
+    next_token, sibling = _i64(1, 3, 4, -1, -1).repeat(3, 1), _i64(-1, 2, -1, -1, -1).repeat(3, 1)
+    next_token[2] = 0
+    return tokens, torch.arange(15).view(3, 5), next_token, sibling
+
+
+@sample
+def verify_tree_greedy():
+    return (*_links(), _i64(21, 9, 24, 9, 9).repeat(3, 1)), dict(num_steps=2)
+
+
+@sample
+def verify_tree_sampling():
+    probs = chances(3, 5, 30)
+    coins = chances(3, 5)
+    return (*_links(), probs / probs.sum(-1, keepdim=True), coins, coins[:, 0].clone()), dict(num_steps=2)
+
+
+# paging
+@sample
+def alloc_extend():
+    return ((_i32(5, 8, 0), _i32(11, 9, 0), _i64(12, 11, -1), _i64(5, 6, 9)),
+            dict(extend_num_tokens=7, page_size=4, status=torch.zeros(1, dtype=torch.int32)))
+
+
+@sample
+def assign_draft_slots():
+    return (_i32(0, 2, 1, -1, -1, -1).view(3, 2), _i32(3, 2, 0)), dict(topk=1, num_steps=3, page_size=4)
+
+
+@sample
+def move_accepted_kv():
+    return (values("?", 3, 4, 16), _i64(1, 5, -1), _i64(5, 6, 0)), {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ops of dsv4spec: one function each, whose docstring is its contract. They take torch tensors, NumPy arrays or
 any object with ``__dlpack__``."""
-from . import _torch
+from . import _dispatch, _torch
 from ._dispatch import BACKENDS, OPS, MissingKernel, clear_used_reference, current_backend, use_backend, used_reference
 from .attention import q_norm_rope, swa_paged_attention, swa_store_kv
 from .mhc import mhc_head, mhc_post, mhc_post_pre, mhc_pre, nextn_fuse_hidden
@@ -26,4 +26,4 @@ __all__ = [
     "alloc_extend", "assign_draft_slots", "move_accepted_kv",
 ]
 
-_torch.register_when_torch_is_there(OPS)
+_torch.register_when_torch_is_there(_dispatch)

@@ -38,6 +38,18 @@ class _Route:
 
 _route = _Route()
 _faking = False  # inside a fake kernel: allocate, do not call
+_PLAIN = {int, float, bool, str, type(None), tuple, list}  # argument types that need no look; torch's join at its import
+
+
+def _compiling() -> bool:  # torch.compiler.is_dynamo_compiling once torch is there
+    return False
+
+
+def torch_is_there(torch) -> None:
+    """Make calls watch for torch.compile and tensor subclasses."""
+    global _compiling
+    _compiling = torch.compiler.is_dynamo_compiling
+    _PLAIN.update((torch.Tensor, torch.nn.Parameter))
 
 
 class MissingKernel(NotImplementedError):
@@ -165,59 +177,55 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
 
         @functools.wraps(body)
         def public(*args, **kwargs):
-            if "torch" in sys.modules and _traced(args):
-                return _torch.call(OPS[name], args, kwargs)
+            if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
+                if _traced((*args, *kwargs.values())):
+                    return _torch.call(OPS[name], args, kwargs)
             if _route.name is not None or _route.missing != "error":
                 return run(OPS[name], args, kwargs)
             return body(*args, **kwargs)
 
+        # A code object per op: torch.compile counts its recompilations by code object, and all ops together are many.
+        public.__code__ = public.__code__.replace(co_name=name)
         OPS[name] = Op(name, family, schema, mutates, passes_through or {}, body, public)
         return public
 
     return decorate
 
 
-def _device_backend(args) -> str:
-    for a in args:
+def _device_backend(args, kwargs) -> str:
+    for a in (*args, *kwargs.values()):
         if is_torch(a):
             return {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}.get(a.device.type, "cpu")
     return "cpu"
 
 
-def _wants_reference(name: str, args) -> bool:
+def _wants_reference(name: str, args, kwargs) -> bool:
     if _route.name == "reference":
         return True
-    if _route.missing != "reference" or name in backend_ops(_route.name or _device_backend(args)):
+    if _route.missing != "reference" or name in backend_ops(_route.name or _device_backend(args, kwargs)):
         return False
     _route.used_reference.add(name)
     return True
 
 
-def _traced(args) -> bool:
+def _traced(values) -> bool:
     """Is this call seen by torch.compile or under a tensor subclass (FakeTensor, ...)?"""
-    torch = sys.modules["torch"]
-    if torch.compiler.is_compiling():
-        return True
-    for a in args:
-        if type(a) is not torch.Tensor and isinstance(a, torch.Tensor) and type(a) is not torch.nn.Parameter:
-            return True
-    return False
+    return _compiling() or any(type(v) not in _PLAIN and is_torch(v) for v in values)
 
 
 def run(op_: Op, args, kwargs):
     """The call of real tensors, by the route in force; what ``torch.library`` runs."""
-    if _wants_reference(op_.name, args):
+    if _wants_reference(op_.name, args, kwargs):
         return _run_reference(op_, args, kwargs)
     return op_.body(*args, **kwargs)
 
 
-@contextlib.contextmanager
-def faking():
-    """Inside, bodies allocate and launch nothing."""
+def fake(op_: Op, args, kwargs):
+    """The call of fake tensors: the body allocates and launches nothing."""
     global _faking
     _faking = True
     try:
-        yield
+        return op_.body(*args, **kwargs)
     finally:
         _faking = False
 

@@ -16,19 +16,19 @@ import sys
 _HELD_AS = "_dsv4spec_library"
 
 
-def register_when_torch_is_there(ops: dict) -> None:
-    """Register now if torch is imported, else right after its import, whenever that happens."""
+def register_when_torch_is_there(dispatch) -> None:
+    """Register the ops of module ``dispatch`` now if torch is imported, else right after its import, whenever that is."""
     if "torch" in sys.modules:
-        register(ops)
+        register(dispatch)
     else:
-        sys.meta_path.insert(0, _AfterTorch(ops))
+        sys.meta_path.insert(0, _AfterTorch(dispatch))
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
     """Finds torch as the other finders do, and adds the registration to the end of its import."""
 
-    def __init__(self, ops):
-        self.ops, self.searching = ops, False
+    def __init__(self, dispatch):
+        self.dispatch, self.searching = dispatch, False
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch" or self.searching:
@@ -46,21 +46,22 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
             execute(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)
-            register(self.ops)
+            register(self.dispatch)
 
         spec.loader.exec_module = exec_module
         return spec
 
 
-def register(ops: dict) -> None:
-    """Define all ``ops`` with torch; a second, identical registration in one process changes nothing.
+def register(dispatch) -> None:
+    """Define all ops of ``dispatch`` with torch; a second, identical registration in one process changes nothing.
 
     Raises:
         RuntimeError: another dsv4spec, with other schemas, is registered in this process.
     """
     import torch
 
-    schemas = {op_.name: op_.schema for op_ in ops.values()}
+    dispatch.torch_is_there(torch)
+    schemas = {op_.name: op_.schema for op_ in dispatch.OPS.values()}
     held = getattr(torch.library, _HELD_AS, None)
     if held is not None:
         if held[1] != schemas:
@@ -69,14 +70,14 @@ def register(ops: dict) -> None:
                                + ", ".join(differing))
         return
     library = torch.library.Library("dsv4spec", "FRAGMENT")
-    for op_ in ops.values():
+    for op_ in dispatch.OPS.values():
         overloads = [(op_.name, op_.schema, _functional)]
         if into := _into_schema(op_.schema, op_.passes_through):
             overloads.append((op_.name + ".into", into, _into))
         for name, schema, make in overloads:
             library.define(name + schema, tags=(torch.Tag.needs_exact_strides,))
-            library.impl(name, make(op_, fake=False), "CompositeExplicitAutograd")
-            torch.library.register_fake("dsv4spec::" + name, make(op_, fake=True), lib=library)
+            library.impl(name, make(op_, dispatch.run), "CompositeExplicitAutograd")
+            torch.library.register_fake("dsv4spec::" + name, make(op_, dispatch.fake), lib=library)
     setattr(torch.library, _HELD_AS, (library, schemas))
 
 
@@ -101,20 +102,13 @@ def _given(op_, kwargs) -> dict[int, str]:
     return {i: name for i, name in op_.passes_through.items() if kwargs.get(name) is not None}
 
 
-def _invoke(op_, args, kwargs, fake: bool):
-    from . import _dispatch
+def _functional(op_, invoke):
+    """The op as a function; ``invoke(op, args, kwargs)`` computes or fakes it."""
 
-    if fake:
-        with _dispatch.faking():
-            return op_.body(*args, **kwargs)
-    return _dispatch.run(op_, args, kwargs)
-
-
-def _functional(op_, fake: bool):
     def functional(*args, **kwargs):
         from ._dispatch import new
 
-        result = _invoke(op_, args, kwargs, fake)
+        result = invoke(op_, args, kwargs)
         if given := _given(op_, kwargs):  # torch forbids a result that is an argument
             return tuple(new(r, (0,)) if i in given else r for i, r in enumerate(result))
         return result
@@ -122,13 +116,15 @@ def _functional(op_, fake: bool):
     return functional
 
 
-def _into(op_, fake: bool):
+def _into(op_, invoke):
+    """The op writing into its arguments ``out_0``, ``out_1``, ..."""
+    count = _result_count(op_.schema)
+
     def into(*args, **kwargs):
-        count = _result_count(op_.schema)
         out = tuple(kwargs.pop(f"out_{i}", None) for i in range(count))
         given = _given(op_, kwargs)
         out = tuple(kwargs[given[i]] if i in given else o for i, o in enumerate(out))
-        _invoke(op_, args, kwargs | {"out": out if count > 1 else out[0]}, fake)
+        invoke(op_, args, kwargs | {"out": out if count > 1 else out[0]})
 
     return into
 

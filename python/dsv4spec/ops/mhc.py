@@ -142,6 +142,7 @@ def mhc_head(residual, fn, base, scale, *, rms_eps, hc_eps, norm_weight=None, ou
         residual: ``[T, hc, d]`` float32 or bfloat16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
         fn: ``[hc, hc*d]`` float32. base: ``[hc]`` float32. scale: ``[1]`` float32.
         norm_weight: ``[d]`` float32 or bfloat16 of the final norm, or None.
+        rms_eps, hc_eps: as in :func:`mhc_pre`.
         out: ``[T, d]`` of residual's dtype, or None to allocate.
 
     Returns:
