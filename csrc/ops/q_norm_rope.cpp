@@ -23,7 +23,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(a.zero_padding == 0 || a.zero_padding == 1, "zero_padding", "0 or 1", a.zero_padding);
   c.finish();
   p.T = T, p.H = H, p.D = D, p.R = R, p.max_pos = max_pos;
-  p.eps = static_cast<float>(a.eps);
+  p.eps = a.eps;
   p.zero_padding = a.zero_padding != 0;
   return T > 0 && H > 0;
 }

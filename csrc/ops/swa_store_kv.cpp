@@ -25,7 +25,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(a.eps >= 0 && std::isfinite(a.eps), "eps", "a finite number >= 0", a.eps);
   c.finish();
   p.T = T, p.D = D, p.R = R, p.max_pos = max_pos, p.P = P, p.page = page;
-  p.eps = static_cast<float>(a.eps);
+  p.eps = a.eps;
   return T > 0;
 }
 

@@ -7,14 +7,14 @@ namespace dsv4 {
 struct QNormRopeParams {
   TensorView q, cos_sin, positions, out;
   int64_t T, H, D, R, max_pos;
-  float eps;
+  double eps;
   bool zero_padding;
 };
 
 struct SwaStoreKvParams {
   TensorView kv, kv_norm_weight, cos_sin, positions, slots, kv_pages;
   int64_t T, D, R, max_pos, P, page;
-  float eps;
+  double eps;
 };
 
 struct SwaPagedAttentionParams {

@@ -31,9 +31,9 @@ struct Turn {
   vf operator()(vf x, int64_t d) const { return x * load(c + d - begin) + swap_pairs(x) * load(s + d - begin); }
 };
 
-// 1 / sqrt(mean(x^2) + eps)
+// 1 / sqrt(mean(x^2) + eps); the scalar end of it in double, so that only the sum of squares rounds more than once.
 template <class T>
-inline float rms_factor(const T* x, int64_t D, float eps) {
+inline float rms_factor(const T* x, int64_t D, double eps) {
   vf sum[4] = {};
   int64_t d = 0;
   for (; d + 4 * W <= D; d += 4 * W)
@@ -45,7 +45,8 @@ inline float rms_factor(const T* x, int64_t D, float eps) {
     const vf v = load(x + d);
     sum[0] = sum[0] + v * v;
   }
-  return 1.0f / std::sqrt(hsum((sum[0] + sum[1]) + (sum[2] + sum[3])) / static_cast<float>(D) + eps);
+  const double total = hsum((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  return static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(D) + eps));
 }
 
 }  // namespace dsv4::cpu
