@@ -3,10 +3,10 @@
  * Metadata of a verify window: B requests of n rows each, request-major, T = B*n. Row (b, j) stands at length
  * live[b] + j + 1 once its token is counted. live[b] is the committed KV length s; live[b] <= 0 is padding.
  *
- * Shared rule. Row (b, j) EMITS a compressed entry of ratio r iff live[b] > 0 and (live[b] + j + 1) % r == 0, and
- * its VALUE is positions[b*n + j] + 1 - r, the position of the group's first token. The choice goes by lengths, the
- * value by positions; the two differ for trees. Entries are packed in request-major order; 0 is a legal value, so a
- * 0 does not mean "nothing". r = 0 or 1 means "no compressed part": nothing is emitted.
+ * Shared rule. Row (b, j) EMITS a compressed entry of ratio r iff live[b] > 0 and (live[b] + j + 1) % r == 0,
+ * and its VALUE is positions[b*n + j] + 1 - r, the position of the group's first token. The choice goes by
+ * lengths, the value by positions; the two differ for trees. Entries are packed in request-major order; 0 is
+ * a legal value, so a 0 does not mean "nothing". r = 0 or 1 means "no compressed part": nothing is emitted.
  */
 #ifndef DSV4SPEC_VERIFY_H_
 #define DSV4SPEC_VERIFY_H_
@@ -17,7 +17,8 @@
 extern "C" {
 #endif
 
-/* verify_positions_padding: the packed values for one ratio, padded with 0 to N = max(1, min(T, T/r + B)) (T/0 = 0).
+/* verify_positions_padding: the packed values for one ratio, padded with 0 to N = max(1, min(T, T/r + B))
+ * (T/0 = 0).
  * The whole output is written. Rows of padding requests are not read. T must be B*n. */
 typedef struct dsv4_verify_positions_padding_args {
   uint64_t struct_size;
@@ -36,9 +37,9 @@ DSV4_API dsv4_status dsv4_verify_positions_padding(const dsv4_verify_positions_p
  *                  Row (b, j) completes group w = (live[b] + j) / R (by length); it goes to
  *                  cR_table[b, w / cR_page] * cR_page + w % cR_page
  *   start_pos[b] = max(live[b], 0);  seqused[b] = n if live[b] > 0 else 0
- * All outputs are written whole. A group whose table entry is -1 or lies beyond the table: the CPU backend refuses
- * the call; other backends write -1. cR_page = 0 says that the Target has no such pool: nothing of ratio R is emitted
- * and the table is not read. */
+ * All outputs are written whole. A group whose table entry is -1 or lies beyond the table: the CPU backend
+ * refuses the call; other backends write -1. cR_page = 0 says that the Target has no such pool: nothing of
+ * ratio R is emitted and the table is not read. */
 typedef struct dsv4_verify_metadata_args {
   uint64_t struct_size;
   const DLTensor* positions;      /* [T] i64 */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // alloc_extend: slots of newly cached tokens, from the old partial page and from fresh pages.
-// A checking pass over the requests, then one pass that writes runs of consecutive slots. Serial: 8 bytes a token.
+// A checking pass over the requests, then one pass that writes runs of consecutive slots. Serial: 8 bytes a
+// token.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
 #include <numeric>

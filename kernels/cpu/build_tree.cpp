@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // build_tree: parents, links, positions and attention mask of the chosen draft nodes.
-// One request a work item. Nodes are in ascending flat order, so a parent is found by binary search among the nodes
-// before it and its finished bit row is one OR away: n*log(n) steps and n*n/8 bytes of scratch a request, all on the
-// stack. The mask is the only large output; 8 of its bytes are spread from 8 bits at a time.
+// One request a work item. Nodes are in ascending flat order, so a parent is found by binary search among the
+// nodes before it and its finished bit row is one OR away: n*log(n) steps and n*n/8 bytes of scratch a
+// request, all on the stack. The mask is the only large output; 8 of its bytes are spread from 8 bits at a
+// time.
 // Contract: include/dsv4spec/tree.h.
 #include <algorithm>
 #include <atomic>

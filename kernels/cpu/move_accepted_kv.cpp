@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // move_accepted_kv: gathers all source rows into scratch, then scatters them to their destinations.
-// Threads split the channels, not the pairs: a thread's gather is done before its scatter, so no barrier is needed, and
-// of equal destinations the last wins whatever the thread count. 4 bytes moved a byte of KV.
+// Threads split the channels, not the pairs: a thread's gather is done before its scatter, so no barrier is
+// needed, and of equal destinations the last wins whatever the thread count. 4 bytes moved a byte of KV.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
 

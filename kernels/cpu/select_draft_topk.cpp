@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // select_draft_topk: path scores of the k*k candidates of each request and the k best of them.
-// One request a work item. The k best are kept sorted while the candidates stream by (k*k compares, few inserts: the
-// probabilities of a row come in falling order). Contract: include/dsv4spec/tree.h.
+// One request a work item. The k best are kept sorted while the candidates stream by (k*k compares, few
+// inserts: the probabilities of a row come in falling order). Contract: include/dsv4spec/tree.h.
 #include <limits>
 
 #include "kernel.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify_metadata: positions and destinations of the C4 and C128 entries that a verify window emits.
-// A pass over the needed table entries refuses missing pages before anything is written; then one serial pass a ratio
-// (at most T/r + B entries, a few hundred in practice). Contract: include/dsv4spec/verify.h.
+// A pass over the needed table entries refuses missing pages before anything is written; then one serial pass
+// a ratio (at most T/r + B entries, a few hundred in practice). Contract: include/dsv4spec/verify.h.
 #include <algorithm>
 
 #include "kernel.h"

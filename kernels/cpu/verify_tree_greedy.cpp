@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // verify_tree_greedy: walks each tree along the target's argmax.
-// One request a work item. All requests are checked before any output is written: every node is linked to at most once
-// and none to the root, so every walk ends. Contract: include/dsv4spec/tree.h.
+// One request a work item. All requests are checked before any output is written: every node is linked to at
+// most once and none to the root, so every walk ends. Contract: include/dsv4spec/tree.h.
 #include <algorithm>
 #include <atomic>
 

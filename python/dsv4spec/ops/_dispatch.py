@@ -4,10 +4,10 @@
 Every op is one Python function (its *body*) that allocates outputs and hands all tensors to the C ABI by
 :func:`kernel`. The :func:`op` decorator adds, once for all ops, the other three ways in:
 
-- ``torch.library`` registration in the namespace ``dsv4spec``. The fake kernel *is* the body with the C call left
-  out, so fake shapes, strides and dtypes are the real ones by construction.
-- the backend route (:func:`use_backend`): kernels of the tensors' device, a named backend, or the reference. The
-  reference runs behind the same contract checks (the C ABI checks and launches nothing).
+- ``torch.library`` registration in the namespace ``dsv4spec``. The fake kernel *is* the body with the C call
+  left out, so fake shapes, strides and dtypes are the real ones by construction.
+- the backend route (:func:`use_backend`): kernels of the tensors' device, a named backend, or the reference.
+  The reference runs behind the same contract checks (the C ABI checks and launches nothing).
 - NumPy (or any DLPack) inputs, without torch.
 """
 from __future__ import annotations
@@ -73,8 +73,8 @@ def use_backend(name: str | None, *, missing: str = "error"):
 
     Args:
         name: one of ``BACKENDS``, or None for the backend of the tensors' device.
-        missing: ``"error"`` (an op without a kernel raises :class:`MissingKernel`) or ``"reference"`` (such an op
-            runs its torch reference; ``used_reference()`` lists the ops that did).
+        missing: ``"error"`` (an op without a kernel raises :class:`MissingKernel`) or ``"reference"`` (such
+            an op runs its torch reference; ``used_reference()`` lists the ops that did).
 
     Raises:
         ValueError: unknown name or policy. RuntimeError: the backend cannot be loaded; the text says why.
@@ -124,7 +124,8 @@ def is_torch(x) -> bool:
 
 
 def new(like, shape, dtype: str | None = None):
-    """Uninitialised C-contiguous array in the library, on the device and (unless ``dtype``) of the dtype of ``like``."""
+    """Uninitialised C-contiguous array in the library, on the device and (unless ``dtype``) of the dtype of
+    ``like``."""
     if is_torch(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
@@ -148,7 +149,7 @@ def zeros(like, shape, dtype: str | None = None):
     return full(like, shape, 0, dtype)
 
 
-# ------------------------------------------------------------------------------------------------ the decorator
+# ------------------------------------------------------------------------------------------ the decorator
 @dataclass(frozen=True)
 class Op:
     """One row of the op table."""
@@ -168,7 +169,8 @@ OPS: dict[str, Op] = {}
 def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, str] | None = None):
     """Make a public op of a body ``f(*tensors, *, scalars, out=None)``; see the module docstring.
 
-    ``schema`` follows ``torch.library`` and leaves ``out`` away; ``_torch`` derives from it the form that writes ``out``.
+    ``schema`` follows ``torch.library`` and leaves ``out`` away; ``_torch`` derives from it the form that
+    writes ``out``.
     ``passes_through[i] = "argument"``: result i is that argument itself, where it is given.
     """
 
@@ -184,7 +186,8 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
                 return run(OPS[name], args, kwargs)
             return body(*args, **kwargs)
 
-        # A code object per op: torch.compile counts its recompilations by code object, and all ops together are many.
+        # A code object per op: torch.compile counts its recompilations by code object, and all ops together
+        # are many.
         public.__code__ = public.__code__.replace(co_name=name)
         OPS[name] = Op(name, family, schema, mutates, passes_through or {}, body, public)
         return public
@@ -243,8 +246,8 @@ def _to_torch(x):
 
 
 def _run_reference(op_: Op, args, kwargs):
-    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs. A reference
-    that takes ``out`` gets the caller's, to read there what padding rows keep."""
+    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs. A
+    reference that takes ``out`` gets the caller's, to read there what padding rows keep."""
     import torch
 
     _C.use_backend("reference")

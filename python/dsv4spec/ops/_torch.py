@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registration of the ops with ``torch.library``, namespace ``dsv4spec``, without making torch a dependency.
 
-Per op two overloads: the functional one (``torch.ops.dsv4spec.mhc_post``), and ``into``, which writes the outputs
-given as ``out=`` (rows of padding stay untouched there, which a copy of results could not promise). Fake kernels are
-the op bodies with the C call left out, so fake shapes, strides and dtypes are the real ones by construction.
+Per op two overloads: the functional one (``torch.ops.dsv4spec.mhc_post``), and ``into``, which writes the
+outputs given as ``out=`` (rows of padding stay untouched there, which a copy of results could not promise).
+Fake kernels are the op bodies with the C call left out, so fake shapes, strides and dtypes are the real ones
+by construction.
 """
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ import importlib.abc
 import importlib.util
 import sys
 
-# The registrations live as long as the Library object. It is kept at torch, not here: a second import of this package
-# (a reload, a second copy on the path) then finds it, and an identical registration is harmless.
+# The registrations live as long as the Library object. It is kept at torch, not here: a second import of this
+# package (a reload, a second copy on the path) then finds it, and an identical registration is harmless.
 _HELD_AS = "_dsv4spec_library"
 
 
 def register_when_torch_is_there(dispatch) -> None:
-    """Register the ops of module ``dispatch`` now if torch is imported, else right after its import, whenever that is."""
+    """Register the ops of module ``dispatch`` now if torch is imported, else right after its import, whenever
+    that is."""
     if "torch" in sys.modules:
         register(dispatch)
     else:
@@ -53,7 +55,8 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
 
 
 def register(dispatch) -> None:
-    """Define all ops of ``dispatch`` with torch; a second, identical registration in one process changes nothing.
+    """Define all ops of ``dispatch`` with torch; a second, identical registration in one process changes
+    nothing.
 
     Raises:
         RuntimeError: another dsv4spec, with other schemas, is registered in this process.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draft trees: selection, building, verification. Node 0 is the root (the bonus token); n = num_draft_tokens."""
+"""Draft trees: selection, building, verification. Node 0 is the root, the bonus token."""
 from ._dispatch import is_torch, kernel, new, op, zeros
 
 MASK_MODES = ("full", "qlen", "qlen_bits")
@@ -11,19 +11,21 @@ def select_draft_topk(topk_p, topk_index, scores, *, step, out=None):
     """One step of the draft beam.
 
     Step 0 keeps all k candidates. Step i >= 1 keeps the k largest of the k*k path scores
-    ``scores[b,a] * topk_p[b*k + a, c]``, largest first. Equal scores: the lower flat index ``a*k + c`` first; NaN counts
-    as -inf in that order. Flat candidate numbers: 0..k-1 at step 0, ``k + k*k*(i-1) + a*k + c`` after.
+    ``scores[b,a] * topk_p[b*k + a, c]``, largest first. Equal scores: the lower flat index ``a*k + c`` first;
+    NaN counts as -inf in that order. Flat candidate numbers: 0..k-1 at step 0, ``k + k*k*(i-1) + a*k + c``
+    after.
 
     Args:
-        topk_p: ``[M, k]`` float32, topk_index: ``[M, k]`` int64 token ids; M = B at step 0, B*k after; k <= 256.
+        topk_p: ``[M, k]`` float32, topk_index: ``[M, k]`` int64 token ids; M = B at step 0, B*k after; k <=
+            256.
         scores: ``[B, k]`` float32 path scores of the last step; None at step 0.
         step: 0, 1, ...
         out: tuple of the six outputs, or None to allocate.
 
     Returns:
-        (input_ids ``[B*k]`` int64, scores ``[B, k]``, parents (flat numbers; ``[B, k+1]`` = -1, 0.. at step 0, ``[B, k]``
-        after), hidden_rows ``[B*k]`` int64 (rows of the last hidden state), cand_scores ``[B, 1, k]`` or ``[B, k, k]``,
-        cand_tokens ``[B, k]`` or ``[B, k*k]``).
+        (input_ids ``[B*k]`` int64, scores ``[B, k]``, parents (flat numbers; ``[B, k+1]`` = -1, 0.. at step
+        0, ``[B, k]`` after), hidden_rows ``[B*k]`` int64 (rows of the last hidden state), cand_scores ``[B,
+        1, k]`` or ``[B, k, k]``, cand_tokens ``[B, k]`` or ``[B, k*k]``).
 
     Raises:
         ValueError: an argument outside this contract.
@@ -81,31 +83,36 @@ def organize_draft(cand_scores, cand_tokens, parents, *, num_draft_tokens):
     mutates=("tree_mask", "status"), passes_through={5: "tree_mask"})
 def build_tree(bonus_tokens, parent_list, selected_index, draft_tokens, live_seq_lens, *, topk, num_steps,
                num_draft_tokens, mask_mode="qlen", tree_mask=None, status=None, out=None):
-    """Links, positions and attention mask of the chosen draft nodes, the bonus token put in front as the root.
+    """Links, positions and attention mask of the chosen draft nodes, the bonus token in front as the root.
 
-    A node whose parent was not selected is reported, not walked: no link leads to it, its mask row is root + itself, its
-    position s. A padding request is not read; its rows are zero when this allocates, untouched in ``out``.
+    A node whose parent was not selected is reported, not walked: no link leads to it, its mask row is root +
+    itself, its position s. A padding request is not read; its rows are zero when this allocates, untouched in
+    ``out``.
 
     Args:
-        bonus_tokens: ``[B]`` int64. parent_list: ``[B, topk*(num_steps-1)+1]`` int64 (``[B, 0]`` for one step).
-        selected_index: ``[B, n-1]`` int64, ascending flat candidate numbers. draft_tokens: ``[B, n-1]`` int64.
+        bonus_tokens: ``[B]`` int64. parent_list: ``[B, topk*(num_steps-1)+1]`` int64 (``[B, 0]`` for one
+            step).
+        selected_index: ``[B, n-1]`` int64, ascending flat candidate numbers. draft_tokens: ``[B, n-1]``
+            int64.
         live_seq_lens: ``[B]`` int32 or int64, committed length s = position of the root; <= 0 is padding.
         topk, num_steps, num_draft_tokens: k, steps, n <= min(256, 1 + k + (steps-1)*k*k).
-        mask_mode: ``"qlen"``: bool ``[B, n, n]``; ``"qlen_bits"``: ``[B, n]``, bit c = sees node c (uint8 for n <= 8, uint16
-            for n <= 16, uint32 for n <= 32); ``"full"``: the caller's flat bool ``tree_mask``.
+        mask_mode: ``"qlen"``: bool ``[B, n, n]``; ``"qlen_bits"``: ``[B, n]``, bit c = sees node c (uint8 for
+            n <= 8, uint16 for n <= 16, uint32 for n <= 32); ``"full"``: the caller's flat bool ``tree_mask``.
         tree_mask: for "full" only: at least ``n*sum(s) + n*n*B`` elements. Request b starts at
-            ``n*n*b + n*(sum of earlier s)``; each of its n rows is s prefix columns (filled here), then n tree columns.
+            ``n*n*b + n*(sum of earlier s)``; each of its n rows is s prefix columns (filled here), then n
+            tree columns.
         status: int32 ``[B]`` or None; 1 for a tree with a node that has no parent, else 0.
         out: tuple of the outputs in return order (its mask is ``tree_mask`` for "full"), or None to allocate.
 
     Returns:
-        (tokens ``[B, n]``, positions ``[B*n]``, retrieve_index, next_token, next_sibling ``[B, n]``, all int64, and the
-        mask). next_token is the lowest-numbered child, siblings go upward, -1 = none. (The ``torch.ops`` form returns an
-        empty tensor for the mask in mode "full": its mask is the mutated argument.)
+        (tokens ``[B, n]``, positions ``[B*n]``, retrieve_index, next_token, next_sibling ``[B, n]``, all
+        int64, and the mask). next_token is the lowest-numbered child, siblings go upward, -1 = none. (The
+        ``torch.ops`` form returns an empty tensor for the mask in mode "full": its mask is the mutated
+        argument.)
 
     Raises:
-        ValueError: an argument outside this contract; on the CPU, without ``status``, a node without parent (naming its
-            request), and a "full" mask that is too small. Devices never raise on data.
+        ValueError: an argument outside this contract; on the CPU, without ``status``, a node without parent
+            (naming its request), and a "full" mask that is too small. Devices never raise on data.
     """
     if mask_mode not in MASK_MODES:
         raise ValueError(f"build_tree: mask_mode: expected one of {', '.join(MASK_MODES)}, got {mask_mode!r}")
@@ -140,21 +147,21 @@ def verify_tree_greedy(candidates, retrieve_index, next_token, next_sibling, tar
     ``target_predict`` at the current node. Negative candidates are never accepted.
 
     Args:
-        candidates, retrieve_index, next_token, next_sibling: ``[B, n]`` int64 as :func:`build_tree` gives them
-            (tokens first); a row with ``next_token[b, 0] == 0`` (zeroed padding) is skipped.
+        candidates, retrieve_index, next_token, next_sibling: ``[B, n]`` int64 as :func:`build_tree` gives
+            them (tokens first); a row with ``next_token[b, 0] == 0`` (zeroed padding) is skipped.
         target_predict: ``[B, n]`` int64, the target's argmax at each node, below 2^31.
         num_steps: most drafts to accept.
-        out: (predicts, accept_index, accept_token_num), or None to allocate. Rows of padding requests are zero when
-            this allocates, untouched in ``out``; all others are written whole.
+        out: (predicts, accept_index, accept_token_num), or None to allocate. Rows of padding requests are
+            zero when this allocates, untouched in ``out``; all others are written whole.
 
     Returns:
-        predicts int32 ``[B*n]`` (target token of each visited node, -1 elsewhere; the last visited node's is the new
-        bonus), accept_index int32 ``[B, num_steps+1]`` (rows b*n + i of the visited nodes, then -1),
+        predicts int32 ``[B*n]`` (target token of each visited node, -1 elsewhere; the last visited node's is
+        the new bonus), accept_index int32 ``[B, num_steps+1]`` (rows b*n + i of the visited nodes, then -1),
         accept_token_num int32 ``[B]`` (drafts only: visited nodes - 1).
 
     Raises:
-        ValueError: an argument outside this contract; on the CPU also links that are no tree and rows outside their
-            request (other backends end the walk there; no walk exceeds n-1 steps).
+        ValueError: an argument outside this contract; on the CPU also links that are no tree and rows outside
+            their request (other backends end the walk there; no walk exceeds n-1 steps).
     """
     if out is None:
         out = _accept_outputs(candidates, *candidates.shape, num_steps)
@@ -167,7 +174,7 @@ def verify_tree_greedy(candidates, retrieve_index, next_token, next_sibling, tar
     "(Tensor, Tensor, Tensor)")
 def verify_tree_sampling(candidates, retrieve_index, next_token, next_sibling, target_probs, coins, final_coins, *,
                          num_steps, threshold_single=1.0, threshold_acc=1.0, out=None):
-    """Accept a path at random so that the emitted tokens follow the target's distribution exactly (thresholds 1).
+    """Accept a path at random, so that the emitted tokens follow the target's distribution.
 
     At the current node, over its children in order: ``acc += p(token)``; accept if ``p > 0`` and
     (``coins[b, current] < acc / max(threshold_acc, 1e-9)`` or ``p >= threshold_single``). A rejected child's
@@ -176,7 +183,8 @@ def verify_tree_sampling(candidates, retrieve_index, next_token, next_sibling, t
 
     Args:
         candidates, retrieve_index, next_token, next_sibling: as :func:`verify_tree_greedy`.
-        target_probs: ``[B, n, V]`` float32, not changed. coins: ``[B, n]``, final_coins: ``[B]``, float32 in [0, 1).
+        target_probs: ``[B, n, V]`` float32, not changed. coins: ``[B, n]``, final_coins: ``[B]``, float32 in
+            [0, 1).
         num_steps, threshold_single, threshold_acc: most drafts to accept; thresholds in 0..1.
         out: as :func:`verify_tree_greedy`.
 
