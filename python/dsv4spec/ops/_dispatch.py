@@ -33,6 +33,7 @@ class _Route:
 
     name: str | None = None
     missing: str = "error"
+    direct: frozenset[str] | None = None  # ops that this route never sends to the reference; None: not known yet
     used_reference: set[str] = field(default_factory=set)
 
 
@@ -91,7 +92,28 @@ def use_backend(name: str | None, *, missing: str = "error"):
 
 def _set_route(name: str | None, missing: str) -> None:
     _C.use_backend(name)
-    _route.name, _route.missing = name, missing
+    _route.name, _route.missing, _route.direct = name, missing, None
+
+
+def _direct_ops() -> frozenset[str]:
+    """Ops whose body runs whatever the arguments are: found once per route, so that a call need not look."""
+    if _route.name == "reference":
+        _route.direct = frozenset()
+    elif _route.missing == "error":
+        _route.direct = frozenset(OPS)
+    else:
+        _route.direct = _kernels_everywhere(_route.name)
+    return _route.direct
+
+
+@functools.cache
+def _kernels_everywhere(name: str | None) -> frozenset[str]:
+    """Ops with a kernel in backend ``name``, or for None in every device backend that can be loaded."""
+    if name is not None:
+        return backend_ops(name)
+    rows = _C.backends()
+    return frozenset.intersection(*(frozenset(rows[b]["ops"]) for b in ("cpu", "cuda", "npu")
+                                    if b in rows and rows[b]["loadable"]))
 
 
 def current_backend() -> str | None:
@@ -182,9 +204,9 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
             if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
                 if _traced((*args, *kwargs.values())):
                     return _torch.call(OPS[name], args, kwargs)
-            if _route.name is not None or _route.missing != "error":
-                return run(OPS[name], args, kwargs)
-            return body(*args, **kwargs)
+            if name in (_direct_ops() if _route.direct is None else _route.direct):
+                return body(*args, **kwargs)
+            return run(OPS[name], args, kwargs)
 
         # A code object per op: torch.compile counts its recompilations by code object, and all ops together
         # are many.
