@@ -80,6 +80,30 @@ inline void dots(const X* const* x, Source w, int64_t k, vf* sums) {
       sums[m * N + n] = Lanes::multiply_add(sums[m * N + n], Lanes::load_n(x[m] + i, rest), w.get_n(n, i, rest));
 }
 
+// The sums of four vectors, each with the bits of hsum.
+inline void hsum4(const vf* v, float* out) {
+#if defined(__clang__) || __GNUC__ >= 12
+  typedef float v4 __attribute__((vector_size(16)));
+  v4 q[4];
+  for (int i = 0; i < 4; ++i) {
+    vf x = v[i];
+#if defined(__AVX512F__)
+    x += __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 8, 9, 10, 11, 12, 13, 14, 15);
+    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7, 4, 5, 6, 7);
+#elif defined(__AVX2__)
+    x += __builtin_shufflevector(x, x, 4, 5, 6, 7, 4, 5, 6, 7);
+#endif
+    q[i] = __builtin_shufflevector(x, x, 0, 1, 2, 3);
+  }
+  const v4 a = __builtin_shufflevector(q[0], q[1], 0, 4, 1, 5) + __builtin_shufflevector(q[0], q[1], 2, 6, 3, 7);
+  const v4 b = __builtin_shufflevector(q[2], q[3], 0, 4, 1, 5) + __builtin_shufflevector(q[2], q[3], 2, 6, 3, 7);
+  const v4 sum = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  std::memcpy(out, &sum, sizeof sum);
+#else
+  for (int i = 0; i < 4; ++i) out[i] = hsum(v[i]);
+#endif
+}
+
 // sums[m*N + n] += x_m . w[n] for any number of rows; row m starts at x + m*pitch.
 template <class Lanes, int N, class X, class Source>
 inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums) {

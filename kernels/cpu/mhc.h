@@ -48,8 +48,10 @@ inline void project_tile(const MhcRows& p, int64_t t, int64_t c0, int64_t n, flo
       for (int i = 0; i < N; ++i) w.w[i] = p.fn.at<const float>(first + i) + s * p.d + c0;
       dots<FloatLanes, M, N>(x, w, n, sums);
     }
-    for (int m = 0; m < M; ++m)
-      for (int i = 0; i < N; ++i) partial[m * pitch + first + i] = hsum(sums[m * N + i]);
+    for (int m = 0; m < M; ++m) {
+      if (N == 4) hsum4(sums + m * N, partial + m * pitch + first);
+      else for (int i = 0; i < N; ++i) partial[m * pitch + first + i] = hsum(sums[m * N + i]);
+    }
   };
   for (int first = 0; first + 4 <= COLUMNS; first += 4) columns(std::integral_constant<int, 4>{}, first);
   if constexpr (COLUMNS % 4) columns(std::integral_constant<int, COLUMNS % 4>{}, COLUMNS / 4 * 4);

@@ -2,7 +2,7 @@
 // nextn_fuse_hidden: norm the T embedding rows and the T*hc stream rows into the workspace, then both products and
 // their sum, a panel of four output columns a work item.
 // A panel's weights are read (and decoded) once for all rows of a block of tokens, so few tokens are bound by reading
-// the two [d, d] weights, many by the products. Sums run over k in tiles of kDepth whatever the number of rows.
+// the two [d, d] weights, many by the products. Sums run over k in order, whatever the tiles.
 #include <algorithm>
 
 #include "decode.h"
@@ -15,7 +15,8 @@ namespace {
 
 using Params = NextnFuseHiddenParams;
 constexpr int N = kTileColumns;
-constexpr int64_t kDepth = 1024;    // k values of a tile: a multiple of kScaleBlock
+constexpr int64_t kDepth = 1024;    // k values of a decoded tile: a multiple of kScaleBlock
+constexpr int64_t kLongDepth = 4096;  // of a tile that is read where it lies
 constexpr int64_t kMaxRows = 80;    // rows of x between two barriers: they stay in the second-level cache
 static_assert(kDepth % kScaleBlock == 0, "a tile holds whole scale blocks");
 
@@ -57,10 +58,11 @@ void norm_rows(const Params& p, int64_t t0, int64_t n, X* x) {
 // sums[row][N] += x . w over all k, for the N weight rows of `source`.
 template <class Lanes, class X, class Source>
 void panel_direct(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const Source& source) {
-  for (int64_t k = 0; k < d; k += kDepth) {
+  for (int64_t k = 0; k < d; k += kLongDepth) {
     Source at = source;
     for (auto& w : at.w) w += k;
-    dots_rows<Lanes, N>(x + k, pitch, rows, at, std::min(kDepth, d - k), sums);
+    const int64_t depth = std::min(kLongDepth, d - k);
+    dots_rows<Lanes, N>(x + k, pitch, rows, at, depth, sums);
   }
 }
 
@@ -125,16 +127,18 @@ void run(const Params& p, X* x) {
         std::fill(sums, sums + rows * N, vf{});
         panel(x, pitch, n, p.d, sums, p.e_proj, p.e_proj_scale, j);
         panel(x + n * pitch, pitch, n * p.hc, p.d, sums + n * N, p.h_proj, p.h_proj_scale, j);
-        const bool scaled = p.e_proj.dtype == kI8;
+        float e_scale[N], h_scale[N], e[N], h[N];
         for (int i = 0; i < N; ++i) {
-          const float e_scale = scaled ? *p.e_proj_scale.at<const float>(j + i) : 1.0f;
-          const float h_scale = scaled ? *p.h_proj_scale.at<const float>(j + i) : 1.0f;
-          for (int64_t t = 0; t < n; ++t) {
-            const float e = hsum(sums[t * N + i]) * e_scale;
-            for (int64_t s = 0; s < p.hc; ++s) {
-              const float h = hsum(sums[(n + t * p.hc + s) * N + i]) * h_scale;
-              p.out.at<T>(t0 + t, s)[j + i] = from_float<T>(e + h);
-            }
+          const bool scaled = p.e_proj.dtype == kI8;
+          e_scale[i] = scaled ? *p.e_proj_scale.at<const float>(j + i) : 1.0f;
+          h_scale[i] = scaled ? *p.h_proj_scale.at<const float>(j + i) : 1.0f;
+        }
+        for (int64_t t = 0; t < n; ++t) {
+          hsum4(sums + t * N, e);
+          for (int64_t s = 0; s < p.hc; ++s) {
+            hsum4(sums + (n + t * p.hc + s) * N, h);
+            T* out = p.out.at<T>(t0 + t, s) + j;
+            for (int i = 0; i < N; ++i) out[i] = from_float<T>(e[i] * e_scale[i] + h[i] * h_scale[i]);
           }
         }
       }

@@ -8,16 +8,6 @@
 
 namespace dsv4::cpu {
 
-// The value that a store as T followed by a load gives.
-template <class T>
-inline vf rounded(vf v) {
-  T memory[W];
-  store(memory, v);
-  return load(memory);
-}
-template <>
-inline vf rounded<float>(vf v) { return v; }
-
 // fn(offset, count) over vectors of a row of n; only the last may be shorter than W.
 template <class Fn>
 inline void for_vectors(int64_t n, Fn&& fn) {

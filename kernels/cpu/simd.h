@@ -106,14 +106,20 @@ inline vf load(const bf16* p) {
   return reinterpret_cast<vf>(widen(&p->bits) << 16);
 }
 inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
-inline void store(bf16* p, vf v) {
+// The bf16 bits of each lane, nearest even; NaN stays NaN.
+inline vu bf16_bits(vf v) {
   const vu u = reinterpret_cast<vu>(v);
-  const vu rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  const vu round = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
   const vu nan = (u >> 16) | 0x40u;
-  const vi is_nan = v != v;
-  const vu out = (reinterpret_cast<vu>(is_nan) & nan) | (~reinterpret_cast<vu>(is_nan) & rounded);
-  narrow(&p->bits, out);
+  const vu is_nan = reinterpret_cast<vu>(v != v);
+  return (is_nan & nan) | (~is_nan & round);
 }
+inline void store(bf16* p, vf v) { narrow(&p->bits, bf16_bits(v)); }
+// The value that a store as T followed by a load gives.
+template <class T>
+inline vf rounded(vf v) { return v; }
+template <>
+inline vf rounded<bf16>(vf v) { return reinterpret_cast<vf>(bf16_bits(v) << 16); }
 // The first n < W elements; the rest reads as 0 and is not written.
 template <class T>
 inline vf load_n(const T* p, int n) {
