@@ -46,6 +46,7 @@ def test_every_list_names_the_same_ops():
     assert set(OPS) == want, "csrc/ops.def against dsv4spec.ops"
     assert stems("csrc/ops", "*.cpp") == want, "csrc/ops.def against csrc/ops"
     assert set(SAMPLES) == want, "csrc/ops.def against tests/samples.py"
+    assert want <= stems("tests", "test_*.py", "test_"), "every op has a test file of its name"
     assert want <= set(ops.__all__) and all(getattr(ops, name) is OPS[name].public for name in want)
 
 
@@ -57,7 +58,7 @@ def test_every_missing_kernel_is_declared():
         assert present == set(ALL) - missing, f"kernels/{folder} against ops/table.py"
     for backend, row in _C.backends().items():
         if row["loadable"] and backend in NO_KERNEL:
-            assert set(row["ops"]) == set(ALL) - NO_KERNEL[backend], f"the loaded {backend} backend against ops/table.py"
+            assert set(row["ops"]) == set(ALL) - NO_KERNEL[backend], f"{backend} as loaded against ops/table.py"
 
 
 @pytest.mark.parametrize("name", ALL)

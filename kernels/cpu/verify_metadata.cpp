@@ -10,17 +10,23 @@
 namespace dsv4::cpu {
 namespace {
 
+template <int64_t kRatio>  // a constant, so that the division of every request is a shift
 struct Pool {
   const char* name;  // of the table argument
   const TensorView &table, &positions, &loc;
-  int64_t ratio, page;
+  int64_t page;
+  static constexpr int64_t ratio = kRatio;
 
-  int64_t emitting_ratio() const { return page > 0 ? ratio : 0; }
+  template <class Fn>
+  int64_t for_each_entry(const VerifyMetadataParams& p, Fn&& fn) const {
+    return page > 0 ? for_each_emitting_row(p.live_seq_lens, p.B, p.n, kRatio, fn) : 0;
+  }
 };
 
-int32_t check(const VerifyMetadataParams& p, const Pool& pool, const Launch& launch) {
+template <int64_t kRatio>
+int32_t check(const VerifyMetadataParams& p, const Pool<kRatio>& pool, const Launch& launch) {
   int64_t bad_request = -1, bad_index = 0;
-  for_each_emitting_row(p.live_seq_lens, p.B, p.n, pool.emitting_ratio(), [&](int64_t b, int64_t j, int64_t) {
+  pool.for_each_entry(p, [&](int64_t b, int64_t j, int64_t) {
     const int64_t index = (int_at(p.live_seq_lens, b) + j) / pool.ratio / pool.page;
     if (bad_request < 0 && (index >= pool.table.shape[1] || int_at(pool.table, b, index) < 0))
       bad_request = b, bad_index = index;
@@ -31,24 +37,24 @@ int32_t check(const VerifyMetadataParams& p, const Pool& pool, const Launch& lau
                 bad_index >= pool.table.shape[1] ? "a table that ends before it" : "a negative entry");
 }
 
-void write(const VerifyMetadataParams& p, const Pool& pool) {
+template <int64_t kRatio>
+void write(const VerifyMetadataParams& p, const Pool<kRatio>& pool) {
   const int64_t* positions = p.positions.at<int64_t>();
-  int64_t* value = pool.positions.at<int64_t>();
-  int64_t* loc = pool.loc.at<int64_t>();
+  int64_t* value = static_cast<int64_t*>(pool.positions.data);
+  int64_t* loc = static_cast<int64_t*>(pool.loc.data);
   const int64_t size = pool.loc.shape[0];
-  const int64_t count =
-      for_each_emitting_row(p.live_seq_lens, p.B, p.n, pool.emitting_ratio(), [&](int64_t b, int64_t j, int64_t place) {
-        const int64_t group = (int_at(p.live_seq_lens, b) + j) / pool.ratio;
-        value[place] = positions[b * p.n + j] + 1 - pool.ratio;
-        loc[place] = int_at(pool.table, b, group / pool.page) * pool.page + group % pool.page;
-      });
+  const int64_t count = pool.for_each_entry(p, [&](int64_t b, int64_t j, int64_t place) {
+    const int64_t group = (int_at(p.live_seq_lens, b) + j) / pool.ratio;
+    value[place] = positions[b * p.n + j] + 1 - pool.ratio;
+    loc[place] = int_at(pool.table, b, group / pool.page) * pool.page + group % pool.page;
+  });
   std::fill(value + count, value + size, 0);
   std::fill(loc + count, loc + size, -1);
 }
 
 int32_t launch(const VerifyMetadataParams& p, const Launch& launch) {
-  const Pool c4{"c4_table", p.c4_table, p.c4_positions, p.c4_loc, 4, p.c4_page};
-  const Pool c128{"c128_table", p.c128_table, p.c128_positions, p.c128_loc, 128, p.c128_page};
+  const Pool<4> c4{"c4_table", p.c4_table, p.c4_positions, p.c4_loc, p.c4_page};
+  const Pool<128> c128{"c128_table", p.c128_table, p.c128_positions, p.c128_loc, p.c128_page};
   if (int32_t status = check(p, c4, launch)) return status;
   if (int32_t status = check(p, c128, launch)) return status;
   write(p, c4);
