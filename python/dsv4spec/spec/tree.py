@@ -16,13 +16,14 @@ from .options import SpeculativeConfig
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens int64 [B, n-1] in node order; ``parents`` and ``selected`` as ops.build_tree takes them."""
+    """Drafted tokens int64 [B, n-1] in node order; of a tree also ``parents`` and ``selected`` as ops.build_tree takes
+    them."""
 
     tokens: torch.Tensor
-    parents: torch.Tensor
-    selected: torch.Tensor
     steps: int
-    topk: int
+    topk: int = 1
+    parents: torch.Tensor | None = None
+    selected: torch.Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -46,28 +47,24 @@ def topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     return values, index
 
 
-def chain(tokens: torch.Tensor) -> Draft:
-    """Draft of topk 1 from tokens [B, steps]."""
-    size, steps = tokens.shape
-    order = torch.arange(-1, steps, device=tokens.device)
-    parents = order[:-1] if steps > 1 else order[:0]
-    return Draft(tokens, parents.repeat(size, 1), order[1:].repeat(size, 1), steps, 1)
-
-
 def link(draft: Draft, window: torch.Tensor, batch: ForwardBatch) -> Links:
-    """Links of the verify window [B, n]. For topk > 1 also gives ``batch`` the nodes' positions and mask; a chain's
-    window is plain causal."""
-    size, n = window.shape
-    if n == 1:  # num_steps 0: the root alone
-        none = torch.full_like(window, -1)
-        return Links(torch.arange(size, device=window.device)[:, None], none, none)
-    _, positions, retrieve_index, next_token, next_sibling, mask = ops.build_tree(
+    """Links of a tree's verify window [B, n]; gives ``batch`` the nodes' positions and mask."""
+    _, batch.positions, *links, batch.tree_mask = ops.build_tree(
         window[:, 0].contiguous(), draft.parents, draft.selected, draft.tokens, batch.live_seq_lens,
-        topk=draft.topk, num_steps=draft.steps, num_draft_tokens=n)
-    if draft.topk > 1:
-        batch.positions = positions
-        batch.tree_mask = mask
-    return Links(retrieve_index, next_token, next_sibling)
+        topk=draft.topk, num_steps=draft.steps, num_draft_tokens=window.shape[1])
+    return Links(*links)
+
+
+def chain_links(size: int, steps: int, device) -> Links:
+    """Links of a chain's window [B, steps + 1]: node i + 1 under node i, whatever the tokens and lengths, so that they
+    can be kept. Its window is plain causal and needs no mask."""
+    order = torch.arange(-1, steps, device=device).repeat(size, 1)
+    if steps == 0:  # the root alone
+        return Links(torch.arange(size, device=device)[:, None], order.clone(), order.clone())
+    some = torch.ones(size, dtype=torch.int64, device=device)  # any token, any length
+    _, _, *links, _ = ops.build_tree(some, order[:, :-1] if steps > 1 else order[:, :0], order[:, 1:], order[:, 1:], some,
+                                     topk=1, num_steps=steps, num_draft_tokens=steps + 1)
+    return Links(*links)
 
 
 def draft_tree(worker, rows: Sequence[int], at: torch.Tensor) -> Draft:
@@ -97,7 +94,7 @@ def draft_tree(worker, rows: Sequence[int], at: torch.Tensor) -> Draft:
         p, index = topk(worker.nextn.logits(state), k)
     parent_list, selected, tokens = ops.organize_draft(all_scores, all_tokens, all_parents,
                                                        num_draft_tokens=options.num_draft_tokens)
-    return Draft(tokens, parent_list, selected, options.num_steps, k)
+    return Draft(tokens, options.num_steps, k, parent_list, selected)
 
 
 def _grow(mask: torch.Tensor, state_rows: torch.Tensor, k: int) -> torch.Tensor:

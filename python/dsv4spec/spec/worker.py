@@ -16,6 +16,7 @@ Rejected rows leave KV behind at positions >= s; the next window starts at s and
 """
 from __future__ import annotations
 
+import dataclasses
 from typing import Sequence
 
 import torch
@@ -48,6 +49,8 @@ class EagleWorker(PlainWorker):
         k = options.eagle_topk
         self.first = torch.zeros(max_requests, k, dtype=torch.int64, device=self.device)  # by cache row
         self.first_p = torch.ones(max_requests, k, device=self.device)
+        self._counting = torch.arange(max_requests + 1, dtype=torch.int32, device=self.device)
+        self._chains: dict[tuple[int, int], tree.Links] = {}  # by batch size and steps
         self.state: torch.Tensor | None = None  # [max_requests, hc*d], NextN's output that the first drafts came from
 
     # ------------------------------------------------------------------------------------------------ prefill
@@ -72,18 +75,17 @@ class EagleWorker(PlainWorker):
     def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
         """One round for every row: 1 .. num_steps + 1 tokens each. Raises CacheFull before anything was taken."""
         steps = self._steps(num_steps)
-        self.cache.reserve(rows, self.window)
-        at = self._ids(rows)
+        batch = self._reserve(rows, steps)
+        at = batch.rows
         with self.metrics.phase("draft"):
-            draft = self._draft(rows, at, steps)
+            draft = self._draft(rows, at, batch, steps)
         with self.metrics.phase("verify"):
-            batch, window = self._verify_batch(rows, at, draft)
-            hidden = self._target(batch)
-            predict = self.target.logits(hidden).argmax(-1)
+            hidden, predict, window = self._verify(rows, at, batch, draft)
             blocks, index = self._accept(rows, draft, window, predict, keep)
+        kept = [len(block.tokens) for block in blocks]
         with self.metrics.phase("extend"):
-            self._draft_extend_for_decode(rows, at, batch, hidden, predict, index, [len(b.tokens) for b in blocks])
-        self.cache.commit(rows, [len(block.tokens) for block in blocks])
+            self._draft_extend_for_decode(rows, at, batch, hidden, predict, index, kept)
+        self.cache.commit(rows, kept)
         return blocks
 
     def _steps(self, num_steps: int | None) -> int:
@@ -94,39 +96,55 @@ class EagleWorker(PlainWorker):
             raise ValueError(f"decode: num_steps: expected 0..{most} (a tree's is fixed), got {num_steps}")
         return num_steps
 
-    def _draft(self, rows: Sequence[int], at: torch.Tensor, steps: int) -> "tree.Draft":
+    def _reserve(self, rows: Sequence[int], steps: int) -> ForwardBatch:
+        """Pages for the whole round, and its window at positions s .. s + n - 1 of each row. The window's tokens are not
+        known yet; of a chain all forwards of the round are views of it."""
+        n = self.options.num_draft_tokens
+        if self.options.eagle_topk > 1:
+            self.cache.reserve(rows, self.window)
+        else:
+            n = steps + 1
+        return self.cache.batch(ForwardMode.TARGET_VERIFY, rows, self.bonus.new_empty(len(rows) * n), n)
+
+    def _draft(self, rows: Sequence[int], at: torch.Tensor, batch: ForwardBatch, steps: int) -> tree.Draft:
+        """First drafts, then steps - 1 NextN decode forwards: row i of each window, at position s + i."""
         if self.options.eagle_topk > 1:
             return tree.draft_tree(self, rows, at)
         if steps == 0:
-            return tree.chain(self.bonus.new_empty(len(rows), 0))
+            return tree.Draft(self.bonus.new_empty(len(rows), 0), 0)
         token, hidden = self.first[at, 0], self.state[at]
-        tokens = [token]
-        start = [self.cache.length(row) for row in rows]
+        tokens, live = [token], batch.live_seq_lens
+        each = self._counting[:len(rows) + 1]
         for step in range(steps - 1):
-            batch = self.cache.batch(ForwardMode.NEXTN_DECODE, rows, token, 1, start=[s + step for s in start])
-            hidden = self._nextn(batch, hidden)
+            row = slice(step, None, steps + 1)
+            following = live + 1
+            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following, live, at,
+                               batch.slots[row].contiguous(), batch.table, None, None)
+            hidden = self._nextn(one, hidden)
             token = self.nextn.logits(hidden).argmax(-1)
             tokens.append(token)
-        return tree.chain(torch.stack(tokens, 1))
+            live = following
+        return tree.Draft(torch.stack(tokens, 1), steps)
 
-    def _verify_batch(self, rows: Sequence[int], at: torch.Tensor, draft: "tree.Draft"):
-        """The Target's batch over the window, and the window's tokens, links and rows that may be accepted."""
+    def _verify(self, rows: Sequence[int], at: torch.Tensor, batch: ForwardBatch, draft: tree.Draft):
+        """One Target forward over [bonus, drafts]: its hidden rows and argmax, and the window (tokens, links, room)."""
         n = draft.tokens.shape[1] + 1
         room = [self.max_len - self.cache.length(row) for row in rows]
         tokens = window_candidates(self.bonus[at], draft.tokens, self.vocab_size, room if min(room) < n else None)
-        batch = self.cache.batch(ForwardMode.TARGET_VERIFY, rows, embeddable(tokens).view(-1), n)
-        links = tree.link(draft, tokens, batch)
-        return batch, (tokens, links, room)
+        batch.input_ids = embeddable(tokens).view(-1)
+        links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(len(rows), draft.steps)
+        hidden = self._target(batch)
+        return hidden, self.target.logits(hidden).argmax(-1), (tokens, links, room)
 
-    def _accept(self, rows, draft, window, predict, keep: Keep):
+    def _accept(self, rows, draft: tree.Draft, window, predict, keep: Keep):
         """Walk the tree along the Target's argmax, then hand each request its block."""
         tokens, links, room = window
         n, steps = tokens.shape[1], draft.steps
         _, accept_index, accepted = ops.verify_tree_greedy(
             tokens, links.retrieve_index, links.next_token, links.next_sibling, predict.view(-1, n), num_steps=steps)
-        path = predict[accept_index.clamp_min(0).long()]  # [B, steps + 1]
+        path = predict[accept_index.clamp_min(0)]  # [B, steps + 1]
         # The one host read of a round: tokens and counts in one transfer.
-        host = torch.cat([path, accepted.long()[:, None]], 1).tolist()
+        host = torch.cat([path, accepted[:, None]], 1).tolist()
         counts = [row.pop() for row in host]
         blocks = take_blocks(host, counts, keep)
         for block, space in zip(blocks, room):
@@ -138,8 +156,10 @@ class EagleWorker(PlainWorker):
         that the next window overwrites."""
         if self.options.eagle_topk > 1:
             hidden, predict = tree.compact(self, batch, hidden, predict, index)
+            extend = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, predict, hidden.shape[0] // len(rows))
+        else:
+            extend = dataclasses.replace(batch, mode=ForwardMode.NEXTN_EXTEND, input_ids=predict, c4=None, c128=None)
         n = hidden.shape[0] // len(rows)
-        extend = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, predict, n)
         state = self._nextn(extend, hidden)
         select = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
         self.bonus[at] = predict[select]
@@ -149,6 +169,11 @@ class EagleWorker(PlainWorker):
     def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
         self.metrics.forwards[batch.mode.value] += 1
         return self.nextn.forward(batch, self.cache, hidden)
+
+    def _chain_links(self, size: int, steps: int) -> tree.Links:
+        if (size, steps) not in self._chains:
+            self._chains[size, steps] = tree.chain_links(size, steps, self.device)
+        return self._chains[size, steps]
 
     def _set_first_drafts(self, at: torch.Tensor, state: torch.Tensor) -> None:
         """Remember the NextN state of each request and the drafts that its logits propose."""
