@@ -170,10 +170,30 @@ def test_a_dspark_drafter_is_refused(name, tmp_path):
         load_model(tiny.write(tmp_path, RAW, {**TENSORS, name: torch.ones(64)}))
 
 
-def test_prefixes_of_other_writers(tmp_path):
-    """Names resolve in one place: a file that writes model.layers.N and model.mtp.0 loads the same."""
-    renamed = {("model." + n if n.startswith(("layers.", "mtp.")) else n): t for n, t in TENSORS.items()}
-    equal(load_model(tiny.write(tmp_path / "a", RAW, renamed))[1], load_model(tiny.write(tmp_path / "b", RAW, TENSORS))[1])
+TOP = {"embed.weight": "model.embed_tokens.weight", "head.weight": "lm_head.weight", "norm.weight": "model.norm.weight"}
+
+
+@pytest.mark.parametrize("mtp", ["mtp.0.", "model.mtp.0.", "model.layers.4."])
+def test_a12d_prefixes_of_other_writers(mtp, tmp_path):
+    """A12 (d): files and quantisation descriptions that write mtp.0. or model.layers.N. and lm_head resolve to the same
+    parameters; a description with a FLOAT lm_head loads, quantised schemes are refused by name."""
+    def theirs(name):
+        if name.startswith("mtp.0."):
+            return mtp + name.removeprefix("mtp.0.")
+        return TOP.get(name, "model." + name if name.startswith("layers.") else name)
+
+    one = load_model(tiny.write(tmp_path / "b", RAW, TENSORS))
+    path = tiny.write(tmp_path / "a", RAW, {theirs(n): t for n, t in TENSORS.items()}, shards=2)
+    description = path / "quant_model_description.json"
+    schemes = {theirs(n): "FLOAT" for n in TENSORS}
+    description.write_text(json.dumps({"model_quant_type": "W8A8_DYNAMIC", **schemes}))
+    other = load_model(path)
+    equal(one[1], other[1])
+    equal(one[2], other[2])
+    assert Checkpoint(path, 4).quant_schemes()["head.weight"] == "FLOAT"
+    description.write_text(json.dumps({**schemes, theirs("mtp.0.attn.wq_a.weight"): "W8A8_DYNAMIC"}))
+    with pytest.raises(CheckpointError, match=r"got W8A8_DYNAMIC .ModelSlim weights are not read.: mtp.0.attn.wq_a.weight"):
+        load_model(path)
 
 
 def test_damaged_files(tmp_path):

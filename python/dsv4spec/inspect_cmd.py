@@ -27,7 +27,8 @@ def inspect(directory) -> dict:
     """What is in a checkpoint: ``parts`` (rows of the table), ``missing``, ``wrong``, ``unknown``, ``nextn``, totals."""
     from .models import Checkpoint, DeepseekV4Config, weights
 
-    config, checkpoint = DeepseekV4Config.from_dir(directory), Checkpoint(directory)
+    config = DeepseekV4Config.from_dir(directory)
+    checkpoint = Checkpoint(directory, config.num_hidden_layers)
     nextn = weights.has_nextn(checkpoint)
     specs = weights.target_tensors(config) | (weights.nextn_tensors(config) if nextn else {})
     missing, wrong = weights.faults(checkpoint, specs, config.block)

@@ -29,7 +29,8 @@ def load_model(directory, *, dtype=None, device="cpu", nextn: bool | None = None
     from .deepseek_v4 import DeepseekV4Target
     from .nextn import DeepseekV4NextN
 
-    config, checkpoint = DeepseekV4Config.from_dir(directory), Checkpoint(directory)
+    config = DeepseekV4Config.from_dir(directory)
+    checkpoint = Checkpoint(directory, config.num_hidden_layers)
     if dtype is None:
         dtype = torch.float32 if torch.device(device).type == "cpu" else getattr(torch, config.torch_dtype)
     there = weights.has_nextn(checkpoint)

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
+DESCRIPTION = "quant_model_description.json"
 DTYPES = {
     "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8,
@@ -41,13 +42,25 @@ class Entry:
         return self.end - self.begin
 
 
-def official_name(name: str) -> str:
-    """The official name of a tensor of a file: the one place where other writers' prefixes are undone."""
-    return name.removeprefix("model.") if name.startswith(("model.layers.", "model.mtp.")) else name
+_TOP = {"model.embed_tokens.weight": "embed.weight", "lm_head.weight": "head.weight", "model.norm.weight": "norm.weight"}
+
+
+def official_name(name: str, main_layers: int | None = None) -> str:
+    """The official name of a tensor of a file or of a quantisation description: the one place where other writers'
+    prefixes are undone. ``layers.N`` with N = ``main_layers`` (the config's num_hidden_layers) is the MTP layer."""
+    name = _TOP.get(name, name)
+    if name.startswith(("model.layers.", "model.mtp.")):
+        name = name.removeprefix("model.")
+    if main_layers is not None and name.startswith(prefix := f"layers.{main_layers}."):
+        name = "mtp.0." + name.removeprefix(prefix)
+    return name
 
 
 class Checkpoint:
     """The tensors of a directory by their official names.
+
+    Args:
+        main_layers: num_hidden_layers, for files that number the MTP layer behind the main ones.
 
     Attributes: ``directory``; ``entries``: name -> :class:`Entry`.
 
@@ -56,8 +69,8 @@ class Checkpoint:
             tensor that the index names but its shard lacks.
     """
 
-    def __init__(self, directory):
-        self.directory = Path(directory)
+    def __init__(self, directory, main_layers: int | None = None):
+        self.directory, self.main_layers = Path(directory), main_layers
         self.entries: dict[str, Entry] = {}
         self._memory: dict[str, torch.Tensor] = {}
         index = self.directory / INDEX
@@ -69,6 +82,25 @@ class Checkpoint:
             found = sorted(p.name for p in self.directory.glob("*.safetensors"))
             raise CheckpointError(f"{self.directory}: expected {PLAIN} or {INDEX}, got "
                                   f"{', '.join(found) if found else 'no safetensors files'}")
+        self._refuse_foreign_schemes()
+
+    def quant_schemes(self) -> dict[str, str]:
+        """Official name -> scheme ("FLOAT", "W8A8_DYNAMIC", ...) of a ModelSlim description; empty without one."""
+        path = self.directory / DESCRIPTION
+        if not path.exists():
+            return {}
+        try:
+            rows = json.loads(path.read_text(encoding="utf-8"))
+            return {official_name(n, self.main_layers): s for n, s in rows.items() if n.endswith(".weight")}
+        except (ValueError, AttributeError) as error:
+            raise CheckpointError(f"{path}: expected a JSON object of tensor names: {error}") from error
+
+    def _refuse_foreign_schemes(self) -> None:
+        quantised = {n: s for n, s in self.quant_schemes().items() if s != "FLOAT"}
+        if quantised:
+            raise CheckpointError(f"{self.directory / DESCRIPTION}: expected FLOAT tensors, got "
+                                  f"{', '.join(sorted(set(quantised.values())))} (ModelSlim weights are not read): "
+                                  f"{listed(quantised)}")
 
     def _read_index(self, path: Path) -> None:
         try:
@@ -82,7 +114,7 @@ class Checkpoint:
         for shard in shards:
             self._read_header(shard)
         lost = [n for n, s in weight_map.items()
-                if (e := self.entries.get(official_name(n))) is None or e.shard != s]
+                if (e := self.entries.get(official_name(n, self.main_layers))) is None or e.shard != s]
         if lost:
             raise CheckpointError(f"{path}: tensors that their shards lack: {listed(lost)}")
 
@@ -100,7 +132,7 @@ class Checkpoint:
                 for name, row in header.items():
                     begin, end = row["data_offsets"]
                     entry = Entry(shard, row["dtype"], tuple(row["shape"]), 8 + length + begin, 8 + length + end)
-                    self._add(official_name(name), entry, path, size)
+                    self._add(official_name(name, self.main_layers), entry, path, size)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 if isinstance(error, CheckpointError):
                     raise

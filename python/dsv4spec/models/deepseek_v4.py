@@ -31,7 +31,7 @@ class DeepseekV4Target:
                         device="cpu") -> DeepseekV4Target:
         """Load from a directory or a :class:`Checkpoint`. CheckpointError lists what is missing or wrong."""
         if not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(checkpoint)
+            checkpoint = Checkpoint(checkpoint, config.num_hidden_layers)
         specs = target_tensors(config)
         return cls(config, Weights(checkpoint, specs, block=config.block, dtype=dtype, device=device, what="Target"))
 

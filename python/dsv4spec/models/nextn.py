@@ -42,7 +42,7 @@ class DeepseekV4NextN:
         """Load ``mtp.0.*`` from a directory or a :class:`Checkpoint`, in the dtype and on the device of ``target``.
         CheckpointError lists what is missing or wrong."""
         if not isinstance(checkpoint, Checkpoint):
-            checkpoint = Checkpoint(checkpoint)
+            checkpoint = Checkpoint(checkpoint, config.num_hidden_layers)
         weights = Weights(checkpoint, nextn_tensors(config), block=config.block, dtype=target.dtype,
                           device=target.device, what="NextN layer (mtp.0)")
         return cls(config, weights, target)
