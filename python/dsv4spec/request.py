@@ -97,6 +97,7 @@ class Request:
     accept_lengths: list[int] = field(default_factory=list)
     row: int | None = None
     done: int = 0
+    ready: bool = False  # everything but the last confirmed token is in the cache: the request can decode
     finish_reason: str | None = None
     error: str | None = None
     sent: int = 0  # tokens already streamed
@@ -105,6 +106,7 @@ class Request:
 
     def __post_init__(self):
         self.stop_ids = frozenset(self.params.stop_token_ids) | (frozenset() if self.params.ignore_eos else self.eos)
+        self.limit = min(self.params.max_new_tokens, self.max_tokens - len(self.prompt))
 
     # ------------------------------------------------------------------------------------------------- prefill
     @property
@@ -121,15 +123,15 @@ class Request:
     # ------------------------------------------------------------------------------------------------- results
     def take(self, tokens: list[int]) -> int:
         """Give out tokens up to the first stop; returns how many. The stop rules act token by token."""
-        for count, token in enumerate(tokens, 1):
-            self.output.append(token)
-            hit = self.text is not None and self.text.push(token)
-            if hit or token in self.stop_ids:
-                self.finish_reason = "stop"
-            elif len(self.output) >= self.params.max_new_tokens or len(self.prompt) + len(self.output) >= self.max_tokens:
-                self.finish_reason = "length"
-            if self.finish_reason:
-                return count
+        tokens = tokens[:self.limit - len(self.output)]
+        if self.params.stop or not self.stop_ids.isdisjoint(tokens):
+            for count, token in enumerate(tokens, 1):
+                if (self.params.stop and self.text.push(token)) or token in self.stop_ids:
+                    self.finish_reason, tokens = "stop", tokens[:count]
+                    break
+        self.output += tokens
+        if self.finish_reason is None and len(self.output) == self.limit:
+            self.finish_reason = "length"
         return len(tokens)
 
     def record(self, block: Block) -> None:
@@ -142,7 +144,7 @@ class Request:
     def chunk(self, index: int) -> StreamChunk | None:
         """What is new since the last chunk, or None."""
         done = self.finish_reason is not None
-        text = self.text.take(final=done) if self.text is not None else None
+        text = self._text().take(final=done) if self.text is not None else None
         if self.sent == len(self.output) and not text and not done:
             return None
         start, self.sent = self.sent, len(self.output)
@@ -150,6 +152,12 @@ class Request:
                            self.result() if done else None)
 
     def result(self) -> GenerationOutput:
-        text = self.text.final() if self.text is not None else None
+        text = self._text().final() if self.text is not None else None
         return GenerationOutput(self.prompt, self.output, text, self.finish_reason, self.accept_lengths,
                                 self.from_draft, self.error)
+
+    def _text(self) -> TextStream:
+        """The text up to the last token; without stop strings it is decoded only when somebody asks."""
+        for token in self.output[len(self.text.ids):]:
+            self.text.push(token)
+        return self.text

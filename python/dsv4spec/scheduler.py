@@ -60,7 +60,7 @@ class Scheduler:
         while tails is None:
             chunks, owners, budget = [], [], self.prefill_budget
             for request in self.running:
-                if request.to_prefill and budget:
+                if budget and not request.ready:
                     chunks.append(request.next_chunk(budget))
                     owners.append(request)
                     budget -= len(chunks[-1].tokens)
@@ -72,6 +72,7 @@ class Scheduler:
                 self._make_room(full)
         for request, chunk, tail in zip(owners, chunks, tails):
             request.done += len(chunk.tokens)
+            request.ready = request.to_prefill == 0
             if chunk.next_token is None:
                 self._first_token(request, tail)
 
@@ -87,7 +88,7 @@ class Scheduler:
     def _decode(self) -> None:
         blocks = None
         while blocks is None:
-            ready = [request for request in self.running if not request.to_prefill]
+            ready = [request for request in self.running if request.ready]
             if not ready:
                 return
             try:
@@ -114,7 +115,7 @@ class Scheduler:
             return
         self.running.pop()
         self.cache.free(youngest.row)
-        youngest.row, youngest.done = None, 0
+        youngest.row, youngest.done, youngest.ready = None, 0, False
         self.waiting.appendleft(youngest)
         self.metrics.preemptions += 1
         self._hold = True
