@@ -14,15 +14,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import inspect
 import os
 import sys
 from dataclasses import dataclass, field
 
 from dsv4spec import _C
 
-from . import _torch
+from . import _reference, _torch
 
 BACKENDS = ("reference", "cpu", "cuda", "npu", "cuda_emu", "ascend_emu")
 
@@ -241,7 +239,7 @@ def _traced(values) -> bool:
 def run(op_: Op, args, kwargs):
     """The call of real tensors, by the route in force; what ``torch.library`` runs."""
     if _wants_reference(op_.name, args, kwargs):
-        return _run_reference(op_, args, kwargs)
+        return _reference.run(op_, args, kwargs, _route.name)
     return op_.body(*args, **kwargs)
 
 
@@ -253,42 +251,6 @@ def fake(op_: Op, args, kwargs):
         return op_.body(*args, **kwargs)
     finally:
         _faking = False
-
-
-def _as_tuple(x):
-    return tuple(x) if isinstance(x, (tuple, list)) else (x,)
-
-
-def _to_torch(x):
-    import torch
-
-    if isinstance(x, (tuple, list)):
-        return tuple(_to_torch(item) for item in x)
-    return torch.from_dlpack(x) if not is_torch(x) and hasattr(x, "__dlpack__") else x
-
-
-def _run_reference(op_: Op, args, kwargs):
-    """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs. A
-    reference that takes ``out`` gets the caller's, to read there what padding rows keep."""
-    import torch
-
-    _C.use_backend("reference")
-    try:
-        outputs = op_.body(*args, **kwargs)
-    finally:
-        _C.use_backend(_route.name)
-    reference = getattr(importlib.import_module(f"dsv4spec.reference.{op_.family}"), op_.name)
-    keywords = {k: _to_torch(v) for k, v in kwargs.items() if k != "out"}
-    if kwargs.get("out") is not None and "out" in inspect.signature(reference).parameters:
-        keywords["out"] = _to_torch(outputs)
-    with torch.no_grad():
-        result = reference(*_to_torch(args), **keywords)
-        if outputs is None:
-            return None
-        for o, r in zip(_as_tuple(_to_torch(outputs)), _as_tuple(result)):
-            if o is not r:
-                o.copy_(r)
-    return outputs
 
 
 if name_ := os.environ.get("DSV4SPEC_BACKEND"):
