@@ -5,7 +5,7 @@ from util import check_close, rng
 
 EPS = dict(rms_eps=1e-6, hc_eps=1e-6)
 PRE = dict(EPS, sinkhorn_iters=20)
-# (T, hc, d): edges of tokens (tiles of 4 and 16, blocks of 64) and of channels (vectors of 8 and 16, pieces of 1024/hc).
+# (T, hc, d): edges of tokens (tiles of 4 and 16, blocks of 64) and of channels (vectors, pieces of 1024/hc).
 CASES = ([(T, hc, d) for T in (0, 1, 3, 17) for hc in (1, 2, 4) for d in (8, 120, 128, 136)] +
          [(5, 4, 248), (5, 4, 256), (5, 4, 264), (2, 1, 1032), (4, 2, 520), (63, 4, 64), (64, 4, 64), (65, 2, 64),
           (5, 4, 4096), (1, 4, 7168)])

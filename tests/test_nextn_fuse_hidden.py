@@ -53,7 +53,8 @@ def test_matches_reference(backend, dtype, kind, T, hc, d):
     double, k = in_double(tensors, keywords)
     exact, plain = ref.nextn_fuse_hidden(*double, **k), ref.nextn_fuse_hidden(*tensors, **keywords)
     out = Guarded((T, hc, d), dtype)
-    hostile = [strided(t) for t in tensors[:4]] + [t if t.dtype == torch.float8_e4m3fn else strided(t) for t in tensors[4:]]
+    hostile = [strided(t.view(torch.uint8)).view(t.dtype) if t.dtype == torch.float8_e4m3fn else strided(t)
+               for t in tensors]
     with use_backend(backend):
         ops.nextn_fuse_hidden(*hostile, **keywords, out=out.tensor)
     close(out.tensor, exact, plain, f"nextn_fuse_hidden {kind}")
@@ -77,11 +78,13 @@ def test_a3_one_embedding_over_all_streams(backend):
     squeezed = list(tensors)
     squeezed[1] = tensors[1][:, :64]
     with use_backend(backend), pytest.raises(ValueError, match=(
-            r"^nextn_fuse_hidden: hidden: expected shape \[T, hc\*d\] = \[3, 256\] for the 4 streams of out, got \[3, 64\]")):
+            r"^nextn_fuse_hidden: hidden: expected shape \[T, hc\*d\] = \[3, 256\] for the 4 streams of out, "
+            r"got \[3, 64\]")):
         ops.nextn_fuse_hidden(*squeezed, **keywords, out=torch.empty(3, 4, 64))
     squeezed[1] = torch.zeros(3, 192)
     with use_backend(backend), pytest.raises(ValueError, match=(
-            r"hidden: expected shape \[T, hc\*d\] with hc 1, 2 or 4: \[3, 64\], \[3, 128\] or \[3, 256\], got \[3, 192\]")):
+            r"hidden: expected shape \[T, hc\*d\] with hc 1, 2 or 4: \[3, 64\], \[3, 128\] or \[3, 256\], "
+            r"got \[3, 192\]")):
         ops.nextn_fuse_hidden(*squeezed, **keywords)
 
 
@@ -103,7 +106,7 @@ def test_rows_do_not_depend_on_the_batch_or_on_threads(dtype, kind):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_e4m3_code_and_extreme_scales(backend, dtype):
-    """Row n of h_proj holds code n once, so that out is that value; scale bytes 0 (2^-127), 1, 127, 200 and 255 (NaN)."""
+    """Row n of h_proj holds code n once, so that out is that value; scale bytes from 2^-127 to 255, which is NaN."""
     d = 256
     codes = torch.zeros(d, d, dtype=torch.uint8)
     codes[torch.arange(256), torch.arange(256)] = torch.arange(256, dtype=torch.uint8)
@@ -156,7 +159,8 @@ def scales(d=16):
      r"e_proj_scale: expected dtype float8_e8m0fnu or uint8, got float32"),
     (dict(e_proj=scales()[0], h_proj=scales()[0], e_proj_scale=scales()[1].expand(2, 1)),
      r"e_proj_scale: expected shape \[ceil\(d/128\)=1, ceil\(d/128\)=1\], got \[2, 1\]"),
-    (dict(e_proj=torch.zeros(16, 16).char(), h_proj=torch.zeros(16, 16).char(), e_proj_scale=torch.zeros(16).bfloat16()),
+    (dict(e_proj=torch.zeros(16, 16).char(), h_proj=torch.zeros(16, 16).char(),
+          e_proj_scale=torch.zeros(16).bfloat16()),
      r"e_proj_scale: expected dtype float32, got bfloat16"),
     (dict(out=torch.zeros(3, 4, 16).bfloat16()), r"out: expected dtype float32, got bfloat16"),
     (dict(out=torch.zeros(3, 16)), r"out: expected shape \[T=3, hc, d=16\], got \[3, 16\]"),

@@ -30,7 +30,8 @@ typedef int8_t vc __attribute__((vector_size(W)));
 // even from scalars), so x86 names the instruction; its masked form, because GCC 12 warns about the plain one.
 inline vu widen(const uint16_t* p) {
 #if defined(__AVX512F__)
-  return reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))));
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, h));
 #elif defined(__AVX2__)
   return reinterpret_cast<vu>(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
 #elif defined(__SSE4_1__)

@@ -133,9 +133,9 @@ def mhc_post_pre(y, residual, post, comb, fn, base, scale, *, rms_eps, hc_eps, s
 @op("(Tensor residual, Tensor fn, Tensor base, Tensor scale, *, float rms_eps, float hc_eps, "
     "Tensor? norm_weight=None) -> Tensor")
 def mhc_head(residual, fn, base, scale, *, rms_eps, hc_eps, norm_weight=None, out=None):
-    """Join the streams after the last layer: ``y = sum_i w[i] * residual[i]``, ``w = sigmoid(m*scale + base) + hc_eps``.
+    """Join the streams after the last layer: ``y = sum_i w[i] * residual[i]``.
 
-    ``m`` as in :func:`mhc_pre`. y is rounded to the stream dtype; with ``norm_weight``, then RMSNorm of that.
+    ``w = sigmoid(m*scale + base) + hc_eps`` with ``m`` as in :func:`mhc_pre`. y is rounded to the stream dtype; with ``norm_weight``, then RMSNorm of that.
     Formula: DeepSeek-V4's hc head.
 
     Args:

@@ -36,7 +36,7 @@ def _dense(weight, scale):
 
 
 def sinkhorn(logits, *, hc_eps, iters):
-    """comb of mhc_pre from its logits [.., hc, hc]: softmax is the first row step, and the last step is a column step."""
+    """comb of mhc_pre from its logits [.., hc, hc]: softmax is the first row step, the last is a column step."""
     comb = torch.softmax(logits, -1) + hc_eps
     comb = comb / (comb.sum(-2, keepdim=True) + hc_eps)
     for _ in range(iters - 1):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The number formats of DeepSeek-V4 checkpoints and caches: E8M0 scales, FP8 E4M3 in blocks, packed FP4 (E2M1) and the
-584-byte FP8 page. Every quantiser makes its codes with the scale *as stored*, so that reading them back uses the same one."""
+584-byte FP8 page. Every quantiser makes its codes with the scale *as stored*, the one they are read back with."""
 import torch
 
 E4M3_MAX = 448.0
@@ -59,7 +59,7 @@ def fp8_block_quant(weight: torch.Tensor, block: int = 128) -> tuple[torch.Tenso
 
 
 def fp8_block_dequant(codes: torch.Tensor, scale: torch.Tensor, block: int = 128) -> torch.Tensor:
-    """float32 [.., N, K] of E4M3 codes and their E8M0 grid [.., ceil(N/block), ceil(K/block)] (ops: ``w * 2^(b - 127)``)."""
+    """float32 [.., N, K] of E4M3 codes and their E8M0 grid [.., ceil(N/block), ceil(K/block)] ."""
     rows, columns = codes.shape[-2:]
     return codes.to(torch.float32) * _per_element(e8m0_decode(scale), rows, columns, block)
 
