@@ -5,7 +5,9 @@ import os
 import sys
 
 import pytest
-import torch
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: threads that wait must not spin on shared cores
+import torch  # noqa: E402
 
 sys.path.insert(0, os.path.dirname(__file__))
 torch.set_num_threads(min(2, torch.get_num_threads()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from ._version import __version__
@@ -21,6 +22,9 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    # Before torch is loaded: its threads must not spin while they wait. On cores shared with anything else (this
+    # package's own threads, other processes) that made a step of the small model 20 times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parser = argparse.ArgumentParser(prog="dsv4spec", description="DeepSeek-V4 MTP / NextN speculative decoding.")
     parser.add_argument("--version", action="version", version=f"dsv4spec {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
