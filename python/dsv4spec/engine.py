@@ -229,6 +229,6 @@ def _refuse_out_of_scope(options: dict) -> None:
     for name, value in options.items():
         if name not in _OUT_OF_SCOPE:
             raise TypeError(f"Engine: unknown option {name!r}")
-        if value not in (None, False, 1):
+        if value is True or value not in (None, False, 1):
             raise ValueError(f"Engine: {name}: expected 1 or off (one device per process; a serving engine that calls the "
                              f"ops does the rest), got {value!r}")

@@ -2,7 +2,7 @@
 """Where a model runs and in which dtype."""
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import logging
 
 import torch
@@ -35,7 +35,7 @@ def resolve_device(name) -> torch.device:
                     return torch.device(kind)
                 log.warning("device auto: %s is there but not used: backend %s: %s", kind, kind, row["why_not"])
         return torch.device("cpu")
-    kind = torch.device(name).type if not str(name).startswith("npu") else "npu"
+    kind = str(name).partition(":")[0]
     if kind not in ("cpu", *_AVAILABLE):
         raise ValueError(f"device: expected auto, cpu, cuda or npu, got {name}")
     if kind != "cpu" and not _AVAILABLE[kind]():
