@@ -10,7 +10,7 @@ import torch
 from . import ops
 from .cache import KVCache
 from .models import load_model
-from .placement import resolve_device, resolve_dtype
+from .placement import resolve_device, resolve_dtype, torch_threads
 from .request import GenerationOutput, Request, SamplingParams, StreamChunk
 from .scheduler import Scheduler
 from .spec.metrics import Metrics
@@ -167,7 +167,7 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> None:
         """One prefill batch and one decode round of everything that runs."""
-        with self._routed():
+        with self._routed(), torch_threads(self.config, self.device):
             self._scheduler.step()
 
     def abort(self, request: Request) -> None:

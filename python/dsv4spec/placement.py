@@ -2,6 +2,7 @@
 """Where a model runs and in which dtype."""
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 
@@ -11,6 +12,7 @@ from . import _C
 from .models.config import DeepseekV4Config
 
 log = logging.getLogger("dsv4spec")
+_SMALL_MATRIX = 1 << 20  # weights that one core reads in the time it takes to wake a second one, some times over
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _AVAILABLE = {"cuda": lambda: torch.cuda.is_available(), "npu": lambda: _npu_available()}
 
@@ -51,3 +53,25 @@ def resolve_dtype(name, device: torch.device, directory) -> torch.dtype:
     if dtype not in DTYPES.values():
         raise ValueError(f"dtype: expected auto, {' or '.join(DTYPES)}, got {name}")
     return dtype
+
+
+@contextlib.contextmanager
+def torch_threads(config: DeepseekV4Config, device: torch.device):
+    """Inside, a small model on the CPU runs torch's products on one thread; torch's setting is restored after.
+
+    Torch splits even products of a few microseconds, and its threads wait for each other by spinning: on a machine
+    whose cores have other work, that costs time slices (measured on two busy cores at width 128: 16 times the CPU time
+    and the run time). The ops' own threads take ranges when they have time, and are not limited here.
+    """
+    c = config
+    largest = max(c.vocab_size * c.hidden_size, c.num_attention_heads * c.head_dim * c.q_lora_rank,
+                  c.o_groups * c.o_lora_rank * c.hidden_size)
+    before = torch.get_num_threads()
+    if device.type != "cpu" or largest > _SMALL_MATRIX or before == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
