@@ -95,7 +95,9 @@ class Engine:
         if not 2 <= self.max_len <= self.config.max_position_embeddings:
             raise ValueError(f"Engine: max_len: expected 2 <= max_len <= max_position_embeddings "
                              f"{self.config.max_position_embeddings}, got {max_len}")
-        total = max_total_tokens or max(self.max_len, min(max_running_requests * self.max_len, 262144))
+        total = max_total_tokens
+        if total is None:
+            total = max(self.max_len, min(max_running_requests * self.max_len, 262144))
         self.cache = KVCache(self.config, page_size=page_size, max_requests=max_running_requests, max_total_tokens=total,
                              max_len=self.max_len, num_draft_tokens=window_rows(speculative) if speculative else 1,
                              prefill_chunk=chunked_prefill_size, dtype=self.dtype, device=self.device,
@@ -124,7 +126,9 @@ class Engine:
             ValueError: a prompt that is empty, holds ids outside the vocabulary, or can never fit; nothing was run.
             GenerationError: the pools are too small for a request even alone; the others were finished.
         """
-        requests = self._submit_all(prompts, params)
+        requests = self._requests(prompts, params)
+        for request in requests:
+            self._scheduler.add(request)
         try:
             while any(request.finish_reason is None for request in requests):
                 self.step()
@@ -138,11 +142,12 @@ class Engine:
         """As :meth:`generate`, giving tokens out as they are confirmed: the joined chunks equal its result. The last
         chunk of a request carries its output (``finish_reason`` "error" if it could not be finished). Closing the
         iterator aborts what still runs."""
-        requests = self._submit_all(prompts, params)
-        return self._chunks(requests)
+        return self._chunks(self._requests(prompts, params))
 
     def _chunks(self, requests: list[Request]) -> Iterator[StreamChunk]:
         open_ = dict(enumerate(requests))
+        for request in requests:  # not before the first chunk is asked for: an iterator that never starts never ends
+            self._scheduler.add(request)
         try:
             while open_:
                 self.step()
@@ -186,17 +191,15 @@ class Engine:
     def _routed(self):
         return ops.use_backend(self.backend, missing=self.missing)
 
-    def _submit_all(self, prompts, params) -> list[Request]:
+    def _requests(self, prompts, params) -> list[Request]:
+        """All are checked before one is queued."""
         if isinstance(prompts, str) or (len(prompts) and isinstance(prompts[0], int)):
             raise ValueError("Engine: prompts: expected a list of prompts, got a single one; put it in a list")
         params = params if params is not None else SamplingParams()
         each = [params] * len(prompts) if isinstance(params, SamplingParams) else list(params)
         if len(each) != len(prompts):
             raise ValueError(f"Engine: params: expected one, or one for each of {len(prompts)} prompts, got {len(each)}")
-        requests = [self._request(prompt, p) for prompt, p in zip(prompts, each)]  # all are checked before one is queued
-        for request in requests:
-            self._scheduler.add(request)
-        return requests
+        return [self._request(prompt, p) for prompt, p in zip(prompts, each)]
 
     def _request(self, prompt, params: SamplingParams) -> Request:
         if isinstance(prompt, str):

@@ -43,10 +43,20 @@ class Scheduler:
             self._leave(request)
 
     def step(self) -> None:
-        """One prefill batch, if a prompt is waiting for it, and one decode round."""
-        self._admit()
-        self._prefill()
-        self._decode()
+        """One prefill batch, if a prompt is waiting for it, and one decode round.
+
+        An exception from a forward (an interrupt too) leaves caches and requests at different tokens: it ends all that
+        run, gives their pages back, and goes on to the caller. Waiting requests stay."""
+        try:
+            self._admit()
+            self._prefill()
+            self._decode()
+        except BaseException as error:
+            for request in list(self.running):
+                del request.output[len(request.from_draft):]  # tokens of a round that did not end
+                request.finish_reason, request.error = "error", f"the step failed: {error!r}"
+                self._leave(request)
+            raise
 
     # ------------------------------------------------------------------------------------------------ the parts
     def _admit(self) -> None:

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine is after things went wrong: exceptions in a forward, iterators nobody finishes, options out of range."""
+import pytest
+import torch
+
+import tiny_checkpoints as tiny
+from dsv4spec import Engine, SamplingParams, SpeculativeConfig
+
+PARAMS = SamplingParams(12, ignore_eos=True)
+PROMPTS = [[5, 6, 7], [9], [4] * 21]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    raw = tiny.raw_config()
+    return tiny.write(tmp_path_factory.mktemp("faults"), raw, tiny.random_tensors(raw, "faults"))
+
+
+@pytest.fixture
+def engine(model):
+    return Engine(model, speculative=SpeculativeConfig(2), max_len=128, chunked_prefill_size=16)
+
+
+def clean(engine) -> bool:
+    usage = engine.cache.usage()
+    return not engine._scheduler.busy and not usage["rows"] and all(p["free"] == p["total"] for p in usage["pools"].values())
+
+
+def tokens(outputs):
+    return [o.token_ids for o in outputs]
+
+
+@pytest.mark.parametrize("phase", ["_target_prefill", "_draft_extend_for_prefill", "_draft", "_verify",
+                                   "_draft_extend_for_decode"])
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("new_tokens", [2, 12])  # 2: the requests are at their limit when the extend fails
+def test_an_exception_in_a_step_leaves_a_clean_engine(engine, monkeypatch, phase, error, new_tokens):
+    want = tokens(engine.generate(PROMPTS, PARAMS))
+    other = engine.submit([8, 8], PARAMS)
+    engine.step()
+
+    def fail(*_, **__):
+        raise error("as told")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._scheduler.worker, phase, fail)
+        with pytest.raises(error, match="as told"):
+            engine.generate(PROMPTS, SamplingParams(new_tokens, ignore_eos=True))
+    assert clean(engine)
+    assert other.finish_reason == "error" and "as told" in other.error
+    assert len(other.output) == len(other.from_draft) == 1 + sum(other.accept_lengths)
+    assert tokens(engine.generate(PROMPTS, PARAMS)) == want
+
+
+def test_an_iterator_that_never_starts_queues_nothing(engine):
+    iterator = engine.stream(PROMPTS, PARAMS)
+    assert clean(engine)
+    iterator.close()
+    engine.stream(PROMPTS, PARAMS)
+    assert clean(engine)
+    with pytest.raises(ValueError, match="prompt: expected token ids"):
+        engine.stream([[5], [96]], PARAMS)  # refused at the call, not at the first chunk
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_an_iterator_left_half_way_aborts_its_requests_only(engine, chunks):
+    want = tokens(engine.generate(PROMPTS, PARAMS))
+    other = engine.submit(PROMPTS[0], PARAMS)
+    iterator = engine.stream(PROMPTS, PARAMS)
+    for _ in range(chunks):
+        next(iterator)
+    del iterator
+    while engine._scheduler.busy:
+        engine.step()
+    assert clean(engine) and other.output == want[0] and other.finish_reason == "length"
+    assert tokens(engine.generate(PROMPTS, PARAMS)) == want
+
+
+def test_two_iterators_and_two_engines_take_turns(engine, model):
+    want = tokens(engine.generate(PROMPTS, PARAMS))
+    second = Engine(model, speculative=None, max_len=64, page_size=16)
+    streams = [engine.stream(PROMPTS[:2], PARAMS), engine.stream(PROMPTS[2:], PARAMS), second.stream(PROMPTS, PARAMS)]
+    got = [{}, {}, {}]
+    open_ = set(range(3))
+    while open_:
+        for i in sorted(open_):
+            chunk = next(streams[i], None)
+            if chunk is None:
+                open_.remove(i)
+            else:
+                got[i].setdefault(chunk.index, []).extend(chunk.token_ids)
+    assert [got[0][0], got[0][1], got[1][0]] == want == [got[2][i] for i in range(3)]
+    assert clean(engine) and clean(second)
+
+
+@pytest.mark.parametrize("name, value", [("max_total_tokens", 0), ("max_total_tokens", -1), ("page_size", 0), ("max_len", 1),
+                                         ("max_len", 4097), ("max_running_requests", 0), ("chunked_prefill_size", 0),
+                                         ("speculative", "NEXTN")])
+def test_options_out_of_range_are_named(model, name, value):
+    with pytest.raises(ValueError, match=f"{name}: expected "):
+        Engine(model, **{name: value})
