@@ -42,18 +42,19 @@ def generate(*args, code=0):
 
 def test_process_and_exit_codes(models):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    command = [sys.executable, "-m", "dsv4spec.cli", "generate", "--model", models["whole"], "--prompt-ids", models["ids"],
-               "--max-new-tokens", "3", "--ignore-eos"]
-    good = subprocess.run([*command, "--json"], capture_output=True, text=True, env=env, timeout=120)
+    command = [sys.executable, "-m", "dsv4spec.cli", "generate", "--model", models["whole"],
+               "--prompt-ids", models["ids"], "--max-new-tokens", "3", "--ignore-eos"]
+    options = dict(capture_output=True, text=True, env=env, timeout=120)
+    good = subprocess.run([*command, "--json"], **options)
     assert good.returncode == 0, good.stderr
     assert [len(o["token_ids"]) for o in json.loads(good.stdout)["outputs"]] == [3, 3, 3]
-    bad = subprocess.run([*command, "--speculative-num-steps", "-1"], capture_output=True, text=True, env=env, timeout=120)
+    bad = subprocess.run([*command, "--speculative-num-steps", "-1"], **options)
     assert bad.returncode == 1 and bad.stdout == "" and "num_steps" in bad.stderr
 
 
 def test_json_object(models):
-    out, err = generate("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 20, "--ignore-eos",
-                        "--json")
+    common = ("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 20, "--ignore-eos", "--json")
+    out, err = generate(*common)
     result = json.loads(out)
     assert out.count("\n") == 1 and "NEXTN (the checkpoint has mtp.0)" in err
     assert result["speculative"] == {"algorithm": "EAGLE", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
@@ -65,8 +66,7 @@ def test_json_object(models):
     assert set(metrics["forwards"]) == FORWARDS and metrics["forwards"]["target_decode"] == 0
     assert metrics["rounds"] == sum(len(o["accept_lengths"]) for o in result["outputs"])
     assert metrics["accepted"] == sum(sum(o["from_draft"]) for o in result["outputs"])
-    plain, _ = generate("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 20, "--ignore-eos",
-                        "--json", "--speculative-algorithm", "none", "--page-size", 16)
+    plain, _ = generate(*common, "--speculative-algorithm", "none", "--page-size", 16)
     plain = json.loads(plain)
     assert [o["token_ids"] for o in plain["outputs"]] == [o["token_ids"] for o in result["outputs"]]
     assert plain["speculative"] is None and plain["metrics"]["forwards"]["target_verify"] == 0
@@ -93,10 +93,10 @@ def test_human_output_and_stream_show_the_same_text(models):
 
 
 def test_several_prompts_and_options(models):
-    out, err = generate("--model", models["whole"], "--prompt", "a", "bcd", "--max-new-tokens", 5, "--json", "--ignore-eos",
-                        "--speculative-algorithm", "EAGLE", "--speculative-num-steps", 2, "--speculative-eagle-topk", 1,
-                        "--speculative-num-draft-tokens", 7, "--device", "cpu", "--dtype", "float32", "--backend",
-                        "reference", "--missing", "error")
+    out, err = generate("--model", models["whole"], "--prompt", "a", "bcd", "--max-new-tokens", 5, "--json",
+                        "--ignore-eos", "--speculative-algorithm", "EAGLE", "--speculative-num-steps", 2,
+                        "--speculative-eagle-topk", 1, "--speculative-num-draft-tokens", 7, "--device", "cpu",
+                        "--dtype", "float32", "--backend", "reference", "--missing", "error")
     result = json.loads(out)
     assert len(result["outputs"]) == 2 and result["speculative"]["num_draft_tokens"] == 3
     assert "warning: SpeculativeConfig: num_draft_tokens: 7 changed to num_steps + 1 = 3" in err
@@ -120,7 +120,8 @@ def test_refusals_are_one_line(models, args, text):
 @pytest.mark.parametrize("args, text", [
     (("--speculative-num-steps", "-1"), "num_steps: expected an integer >= 0"),
     (("--speculative-eagle-topk", "2"), "num_steps: expected a count when eagle_topk is given"),
-    (("--speculative-num-steps", "2", "--speculative-eagle-topk", "2"), "eagle_topk: expected 1 for a Target with compressed"),
+    (("--speculative-num-steps", "2", "--speculative-eagle-topk", "2"),
+     "eagle_topk: expected 1 for a Target with compressed"),
 ])
 def test_a13_contradictory_options_name_the_option(models, args, text):
     _, err = generate("--model", models["whole"], "--prompt-ids", models["ids"], *args, code=1)

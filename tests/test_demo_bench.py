@@ -33,8 +33,8 @@ def command(*args, code=0):
 
 def test_demo_shows_both_runs(model):
     out, _ = command("demo", "--model", model, "--prompt", "abc", "--max-new-tokens", 12, "--repeats", 1)
-    for text in ("plain decoding:", "speculative decoding:", "acceptance per position", "tokens per round", "target_verify",
-                 "nextn_decode", "speed-up", "same text: yes, ", "accepted drafts"):
+    for text in ("plain decoding:", "speculative decoding:", "acceptance per position", "tokens per round",
+                 "target_verify", "nextn_decode", "speed-up", "same text: yes, ", "accepted drafts"):
         assert text in out, text
 
 
@@ -57,8 +57,8 @@ def test_bench_e2e(model, tmp_path, monkeypatch):
     monkeypatch.setattr(bench_context, "STEPS", 5)
     monkeypatch.setattr(bench_context, "REPEATS", 1)
     file = tmp_path / "e2e.json"
-    out, _ = command("bench", "e2e", "--model", model, "--prompt", "abc", "--max-new-tokens", 8, "--repeats", 1, "--json",
-                     file)
+    out, _ = command("bench", "e2e", "--model", model, "--prompt", "abc", "--max-new-tokens", 8, "--repeats", 1,
+                     "--json", file)
     result = json.loads(file.read_text())
     assert json.loads(out) == result
     for key in ("plain_tokens_per_s", "speculative_tokens_per_s", "speculative_over_plain", "transformers_tokens_per_s",

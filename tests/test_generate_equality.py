@@ -39,8 +39,10 @@ def checkpoint(kind, tmp):
     raw = tiny.raw_config(**KINDS[kind])
     tensors = tiny.random_tensors(raw, f"equality {kind}")
     theirs = {**raw, "compress_ratios": [0 if r == 1 else r for r in raw["compress_ratios"]]}
-    reference = tiny.write(tmp / f"{kind}_theirs", theirs, {n: t for n, t in tensors.items() if not n.startswith("mtp.")})
-    model = transformers.DeepseekV4ForCausalLM.from_pretrained(reference, dtype=torch.float32, attn_implementation="eager")
+    reference = tiny.write(tmp / f"{kind}_theirs", theirs,
+                           {n: t for n, t in tensors.items() if not n.startswith("mtp.")})
+    model = transformers.DeepseekV4ForCausalLM.from_pretrained(reference, dtype=torch.float32,
+                                                               attn_implementation="eager")
     return tiny.write(tmp / kind, raw, tensors), model.eval()
 
 
@@ -79,10 +81,11 @@ def cases(kind, tmp):
             prompt = random_prompt(kind, n, seed)
             ids = model.generate(torch.tensor([prompt]), max_new_tokens=NEW, do_sample=False, eos_token_id=None,
                                  pad_token_id=0)[0]
-            unclear, best = choices.unclear(lambda: model(input_ids=ids[None], use_cache=False).logits[0].topk(2).values)
+            unclear, logits = choices.unclear(lambda: model(input_ids=ids[None], use_cache=False).logits[0])
             if unclear is None:
                 break
         assert unclear is None, "no prompt with clear choices"
+        best = logits.topk(2).values
         prompts.append(prompt)
         expected.append((ids[n:].tolist(), (best[:, 0] - best[:, 1])[n - 1:-1].tolist()))
     return prompts, expected
@@ -138,8 +141,8 @@ class Helper:
 
 
 def run(kind, tmp, speculative, size, page_size=64, helped=True, **engine_options):
-    engine = Engine(checkpoint(kind, tmp)[0], speculative=speculative, page_size=page_size, max_len=256, max_running_requests=8,
-                    chunked_prefill_size=48, **engine_options)
+    engine = Engine(checkpoint(kind, tmp)[0], speculative=speculative, page_size=page_size, max_len=256,
+                    max_running_requests=8, chunked_prefill_size=48, **engine_options)
     batch, want = (x[:size] for x in cases(kind, tmp))
     if speculative is not None and helped:
         worker = engine._scheduler.worker

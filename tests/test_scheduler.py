@@ -197,8 +197,9 @@ def test_steady_round_forwards():
     assert s.metrics.rounds == rounds
 
 
-@pytest.mark.parametrize("params, name", [({"temperature": 0.7}, "temperature"), ({"max_new_tokens": 0}, "max_new_tokens"),
-                                          ({"max_new_tokens": True}, "max_new_tokens"), ({"stop": [""]}, "stop")])
+@pytest.mark.parametrize("params, name", [
+    ({"temperature": 0.7}, "temperature"), ({"max_new_tokens": 0}, "max_new_tokens"),
+    ({"max_new_tokens": True}, "max_new_tokens"), ({"stop": [""]}, "stop")])
 def test_sampling_params_are_checked(params, name):
     with pytest.raises(ValueError, match=f"SamplingParams: {name}: expected "):
         SamplingParams(**params)

@@ -74,7 +74,10 @@ def test_window_of_the_tree():
     assert nextn.tree_mask[0].tolist() == [[True, False], [False, True]]
 
 
-@pytest.mark.parametrize("options", [TREE, SpeculativeConfig(3, 2, 8), SpeculativeConfig(4, 3, 9), SpeculativeConfig(1, 3)])
+TREES = [TREE, SpeculativeConfig(3, 2, 8), SpeculativeConfig(4, 3, 9), SpeculativeConfig(1, 3)]
+
+
+@pytest.mark.parametrize("options", TREES)
 def test_a14_rows_of_a_mixed_tree_batch_equal_their_single_runs(options):
     prompts = [[8, 9], [10], [1, 2, 3]]
     mixed, cache = tree_worker(options)
