@@ -4,6 +4,7 @@ that the right content of every place is known without running anything. ``check
 can read with it, and every forward first checks what it is about to read."""
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -78,18 +79,22 @@ class Driver:
 
     def round(self, rows, n: int, accepts, *, abort_after=None) -> None:
         """A speculative round with a window of n rows; ``accepts[i]`` rows of request i are kept (1 .. n).
-        ``abort_after`` "reserve" | "draft" leaves it there."""
+        ``abort_after`` "reserve" | "draft" leaves it there. Draft steps are columns of the window, as the worker's."""
         start = [self.cache.length(r) for r in rows]
         self.cache.reserve(rows, n)
         if abort_after == "reserve":
             return
         windows = [self._window(r, n, a) for r, a in zip(rows, accepts)]
+        batch = self.cache.batch(ForwardMode.TARGET_VERIFY, rows, torch.as_tensor(np.concatenate(windows)), n)
         for i in range(n - 2):
-            pairs = np.concatenate([w[i:i + 2] for w in windows])
-            self.draft(ForwardMode.NEXTN_DECODE, rows, pairs, 1, start=[s + i for s in start])
+            first, second = (torch.as_tensor([w[i + j] for w in windows]) for j in (0, 1))
+            live = batch.live_seq_lens + i
+            step = replace(batch, mode=ForwardMode.NEXTN_DECODE, input_ids=second, positions=batch.positions[i::n],
+                           slots=batch.slots[i::n], live_seq_lens=live, seq_lens=live + 1, c4=None, c128=None)
+            self._draft(step, first)
         if abort_after == "draft":
             return
-        self.target(ForwardMode.TARGET_VERIFY, rows, np.concatenate(windows), n)
+        self._target(batch)
         accepts = [min(a, self.limit - s) for a, s in zip(accepts, start)]
         self.cache.commit(rows, accepts)
         predicted = [self._window(r, n + 1, a + 1, s) for r, a, s in zip(rows, accepts, start)]
@@ -102,7 +107,9 @@ class Driver:
 
     # ------------------------------------------------------------------------------------------- forwards
     def target(self, mode, rows, tokens, counts):
-        batch = self.cache.batch(mode, rows, torch.as_tensor(tokens), counts)
+        self._target(self.cache.batch(mode, rows, torch.as_tensor(tokens), counts))
+
+    def _target(self, batch):
         self._check_reads(batch, [layer.kv_pages for layer in self.cache.target])
         with ops.use_backend(None, missing="reference"):
             for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
@@ -111,7 +118,6 @@ class Driver:
                     self._compress(batch, ratio, layer.state, layer.c_pages, salt)
                 if ratio == 4:
                     self._compress(batch, ratio, layer.index_state, layer.index_pages, salt + 50)
-        return batch
 
     def draft(self, mode, rows, tokens, counts, start):
         """``tokens`` of each request: one more than its rows; row i pairs tokens i and i + 1."""
@@ -119,10 +125,13 @@ class Driver:
         parts = np.split(np.asarray(tokens), np.cumsum([c + 1 for c in each])[:-1])
         first, second = (np.concatenate([p[i:len(p) - 1 + i] for p in parts]) for i in (0, 1))
         batch = self.cache.batch(mode, rows, torch.as_tensor(second), counts, start=start)
+        self._draft(batch, first)
+
+    def _draft(self, batch, first):
+        """Row i stores what tokens ``first[i]`` and ``batch.input_ids[i]`` make."""
         assert batch.c4 is None and batch.c128 is None
         self._check_reads(batch, [self.cache.draft.kv_pages])
-        self._store(self.cache.draft.kv_pages, batch, self._draft_value(first, second, batch.positions))
-        return batch
+        self._store(self.cache.draft.kv_pages, batch, self._draft_value(first, batch.input_ids, batch.positions))
 
     def _draft_value(self, first, second, positions):
         return value(torch.as_tensor(first) * 3 + torch.as_tensor(second) * 7, positions, 99)
@@ -137,7 +146,7 @@ class Driver:
         width, (ape, norm) = COFF[ratio] * D, parameters(ratio, salt)
         kv, gate = (value(batch.input_ids, batch.positions, salt + x, width) for x in (100, 200))
         ops.compress_kv(kv, gate, ape, norm, self.cos_sin, state.data, batch.rows, batch.query_start_loc,
-                        batch.seq_lens, view.positions, view.locs, pages, ratio=ratio, eps=1e-6)
+                        batch.seq_lens, *view.entries(), pages, ratio=ratio, eps=1e-6)
 
     # --------------------------------------------------------------------------------------------- checks
     def _check_reads(self, batch, pools) -> None:

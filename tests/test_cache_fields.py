@@ -149,8 +149,8 @@ def test_a16_positions_past_max_len_are_not_stored():
     assert batch.positions.tolist() == [*range(14, 20), *range(6, 12)]
     assert (batch.slots[:6] >= 0).tolist() == [True, True, False, False, False, False]
     assert (batch.slots[6:] >= 0).all()
-    assert batch.c4.positions.tolist() == [12, 16, 4, 8]
-    assert (batch.c4.locs >= 0).tolist() == [True, False, True, True]
+    assert batch.c4.positions.tolist() == [12, 16, 4, 8, 0]
+    assert (batch.c4.locs >= 0).tolist() == [True, False, True, True, False]
     with pytest.raises(ValueError, match="commit: counts: expected 0 <= count <= 2 .* for row 1, got 3"):
         d.cache.commit([full, short], [3, 1])
     assert d.cache.length(full) == 14 and d.cache.length(short) == 6
@@ -159,7 +159,7 @@ def test_a16_positions_past_max_len_are_not_stored():
         d.check()
     assert d.cache.length(full) == 16 and d.cache.length(short) == 10
     batch = d.cache.batch(ForwardMode.TARGET_VERIFY, [full], ids(4), 4)
-    assert (batch.slots == -1).all() and (batch.c4.locs == -1).all()
+    assert (batch.slots == -1).all() and (batch.c4.locs == -1).all() and not batch.c4.emits
 
 
 @pytest.mark.parametrize("mode,n", [(ForwardMode.TARGET_VERIFY, 4), (ForwardMode.TARGET_DECODE, 1),
@@ -178,7 +178,9 @@ def test_a20_padding_reads_and_writes_nothing(mode, n):
     assert torch.equal(batch.seq_lens[~pad], alone.seq_lens) and torch.equal(batch.table[~pad], alone.table)
 
     layer, view, lone = d.cache.target[1], batch.c4, alone.c4
-    assert torch.equal(view.locs, lone.locs) and torch.equal(view.positions, lone.positions)
+    m = int((lone.locs >= 0).sum())
+    assert torch.equal(view.locs[:m], lone.locs[:m]) and torch.equal(view.positions[:m], lone.positions[:m])
+    assert (view.locs[m:] == -1).all() and (lone.locs[m:] == -1).all()
     kv = torch.randn(8, n, COFF[4] * D)
     kv[pad] = float("nan")
     results = []
@@ -207,4 +209,5 @@ def test_a20_empty_batches():
     d.cache.reserve([], 4)
     d.cache.commit([], [])
     all_padding = d.cache.batch(ForwardMode.TARGET_VERIFY, [-1, -1], ids(8), 4)
-    assert (all_padding.slots == -1).all() and all_padding.c4.locs.numel() == 0
+    assert (all_padding.slots == -1).all() and (all_padding.c4.locs == -1).all()
+    assert not all_padding.c4.emits and not all_padding.c128.emits

@@ -149,6 +149,10 @@ def test_calls_out_of_contract():
          "batch: counts: expected at most num_draft_tokens = 4, got 5"),
         (lambda: cache.batch(mode, [a], ids.repeat(3)[:9], [9]),
          "batch: counts: expected at most prefill_chunk = 8, got .9."),
+        (lambda: cache.batch(ForwardMode.TARGET_VERIFY, [a], ids, [4]),
+         "batch: counts: expected one number for target_verify, got .4."),
+        (lambda: cache.batch(ForwardMode.TARGET_DECODE, [-1, a], ids[:2], 1),
+         "batch: rows: expected rows with tokens before a target_decode, got row 0 at length 0"),
         (lambda: cache.commit([a], [1]), "commit: counts: expected 0 <= count <= 0"),
         (lambda: cache.free(b), "free: rows: expected an open row"),
         (lambda: cache.free(-1), "free: rows: expected 0 <= row"),
@@ -177,37 +181,77 @@ def test_a_batch_of_known_numbers():
     assert v.slots.tolist() == [int(v.table[i, p // 4]) * 4 + p % 4 for i, p in
                                 [(0, 126), (0, 127), (0, 128), (0, 129), (1, 7), (1, 8), (1, 9), (1, 10)]]
     assert v.table[0, :29].tolist() == [-1] * 29 and (v.table[0, 29:] >= 0).all()  # from key 126 - 7 = 4 * 29 + 3
-    assert v.c4.positions.tolist() == [124, 4]
-    assert v.c4.locs.tolist() == [int(v.c4.table[0, 31]), int(v.c4.table[1, 1])]
-    assert v.c128.positions.tolist() == [0] and v.c128.locs.tolist() == [int(v.c128.table[0, 0]) * 16]
+    assert v.c4.positions.tolist() == [124, 4, 0, 0]
+    assert v.c4.locs.tolist() == [int(v.c4.table[0, 31]), int(v.c4.table[1, 1]), -1, -1]
+    assert v.c128.positions.tolist() == [0, 0] and v.c128.locs.tolist() == [int(v.c128.table[0, 0]) * 16, -1]
+    assert v.c4.emits and v.c128.emits and prompt.c4.emits and not prompt.c128.emits
     for tensor in (v.positions, v.rows, v.slots, v.c4.positions, v.c4.locs):
         assert tensor.dtype == torch.int64
     for tensor in (v.query_start_loc, v.seq_lens, v.live_seq_lens, v.table, v.c4.table):
         assert tensor.dtype == torch.int32
 
 
+def prefilled(lengths, n, page):
+    """A cache of max_len 381 whose rows have these lengths, and the rows with two padding requests among them."""
+    cache = make(page_size=page, max_requests=len(lengths), max_len=381, max_total_tokens=4000, num_draft_tokens=n,
+                 prefill_chunk=381)
+    rows_ = [cache.open() for _ in lengths]
+    cache.batch(ForwardMode.TARGET_PREFILL, rows_, torch.zeros(sum(lengths), dtype=torch.int64), lengths)
+    cache.commit(rows_, lengths)
+    return cache, rows_[:3] + [-1, -1] + rows_[3:]
+
+
+def entries_of_a_window(table, rows_, starts, n, ratio, max_len):
+    """(position, loc) of each entry, row by row."""
+    for row, s in zip(rows_, starts):
+        for p in range(s, s + n) if row >= 0 else ():
+            if p % ratio == ratio - 1:
+                w = p // ratio
+                loc = int(table.table[row, w // table.page]) * table.page + w % table.page
+                yield p - ratio + 1, loc if p < max_len else -1
+
+
 @pytest.mark.parametrize("page", [4, 16])
-def test_the_views_of_a_verify_window_are_those_of_verify_metadata(page):
-    """The host computes a view's entries, since it knows all lengths; the op computes them from lengths on a device."""
-    generator = np.random.default_rng(page)
-    for n in (1, 2, 4, 7):
-        lengths = [126, 127, 255, *generator.integers(1, 260, 5)]
-        cache = make(page_size=page, max_requests=8, max_len=300, max_total_tokens=4000, num_draft_tokens=n,
-                     prefill_chunk=300)
-        rows_ = [cache.open() for _ in lengths]
-        cache.batch(ForwardMode.TARGET_PREFILL, rows_, torch.zeros(int(sum(lengths)), dtype=torch.int64), lengths)
-        cache.commit(rows_, lengths)
-        rows_ = rows_[:5] + [-1, -1] + rows_[5:]
-        b = cache.batch(ForwardMode.TARGET_VERIFY, rows_, torch.zeros(10 * n, dtype=torch.int64), n)
+@pytest.mark.parametrize("n", [1, 2, 4, 7])
+def test_slots_and_views_of_a_window(n, page):
+    """Views of fixed sizes, whatever is emitted; lengths around group ends, and (A16) windows that pass max_len."""
+    mode = ForwardMode.TARGET_DECODE if n == 1 else ForwardMode.TARGET_VERIFY
+    past = 0
+    for lengths in ([126, 127, 255, 1, 3, 59], [2, 4, 5, 124, 128, 141], [380, 375, 252, 376, 4, 379],
+                    [1, 4, 8, 12, 16, 20]):
+        cache, rows_ = prefilled(lengths, n, page)
+        starts, ids = [0 if r < 0 else cache.length(r) for r in rows_], torch.zeros(8 * n, dtype=torch.int64)
         for backend in BACKENDS:
             with ops.use_backend(backend):
-                at4, at128, start, used, locs4, locs128 = ops.verify_metadata(
-                    b.positions, b.live_seq_lens, b.c4.table, b.c128.table, n, c4_page=b.c4.page, c128_page=16)
-            for view, at, locs in ((b.c4, at4, locs4), (b.c128, at128, locs128)):
-                m = view.locs.numel()
-                assert torch.equal(at[:m], view.positions) and torch.equal(locs[:m], view.locs)
-                assert (locs[m:] == -1).all() and (at[m:] == 0).all() and (view.locs >= 0).all()
-            assert torch.equal(start, b.live_seq_lens) and torch.equal(start + used, b.seq_lens)
+                b = cache.batch(mode, rows_, ids, n)
+            located = cache.batch(ForwardMode.NEXTN_EXTEND, rows_, ids, n)
+            assert b.slots.dtype == torch.int64 and torch.equal(b.slots, located.slots)
+            for ratio, view in ((4, b.c4), (128, b.c128)):
+                size = min(8 * n, 8 * n // ratio + 8)
+                want = list(entries_of_a_window(cache._pages.compressed[ratio], rows_, starts, n, ratio, 381))
+                past += sum(loc < 0 for _, loc in want)
+                want += [(0, -1)] * (size - len(want))
+                assert list(zip(view.positions.tolist(), view.locs.tolist())) == want
+                assert view.emits == any(loc >= 0 for _, loc in want)
+                assert [x.numel() for x in view.entries()] == [size if view.emits else 0] * 2
+    assert (past > 0) == (n >= 4)
+
+
+def test_a_round_asks_the_ops_once_each(monkeypatch):
+    calls = []
+
+    def counted(f):
+        return lambda *args, **kw: calls.append(f.__name__) or f(*args, **kw)
+
+    for name in ("assign_draft_slots", "verify_metadata"):
+        monkeypatch.setattr(ops, name, counted(getattr(ops, name)))
+    d = Driver(num_draft_tokens=6)
+    rows_ = [d.add(9), d.add(30)]
+    assert calls == []
+    d.round(rows_, 6, [2, 6])
+    assert calls == ["assign_draft_slots", "verify_metadata"]
+    d.decode(rows_)
+    assert calls[2:] == ["assign_draft_slots", "verify_metadata"]
 
 
 def test_slots_of_a_prefill_are_those_of_alloc_extend():

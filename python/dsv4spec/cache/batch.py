@@ -29,8 +29,9 @@ _TARGET = frozenset((ForwardMode.TARGET_PREFILL, ForwardMode.TARGET_DECODE, Forw
 class CompressedView:
     """One compress ratio's part of a Target forward.
 
-    ``positions`` and ``locs`` list the entries whose last token is a row of this forward, packed in request order.
-    A position 0 can be a real group start or padding; ``locs`` tells them apart (-1 = nothing here).
+    ``positions`` and ``locs`` list the entries whose last token is a row of this forward, packed in request order; in
+    a verify or decode window they have the fixed size that ops.verify_metadata gives them, with 0 and -1 behind the
+    last entry. A position 0 can be a real group start or padding; ``locs`` tells them apart (-1 = nothing here).
     """
 
     ratio: int         # 4 or 128
@@ -38,6 +39,11 @@ class CompressedView:
     table: Tensor      # int32 [B, pages]: entry pages of each request, -1 = not allocated
     positions: Tensor  # int64 [M]: group starts (= RoPE positions) of the completed entries; M may be 0
     locs: Tensor       # int64 [M]: entry slot = page_id * page + offset, -1 = nothing is stored
+    emits: bool        # any loc is not -1: known from the lengths on the host, without a look at ``locs``
+
+    def entries(self) -> tuple[Tensor, Tensor]:
+        """``positions`` and ``locs``, cut to nothing if the forward completes nothing (C128: nearly every round)."""
+        return (self.positions, self.locs) if self.emits else (self.positions[:0], self.locs[:0])
 
 
 @dataclass(slots=True)

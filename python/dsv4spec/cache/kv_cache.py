@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,7 +11,11 @@ import torch
 from .allocation import Allocation
 from .batch import CompressedView, ForwardBatch, ForwardMode
 from .compressor_state import CompressorState, ring_rows_for
-from .pages import PageTable, spread
+from .groups import Groups
+from .pages import spread
+from .views import prefill_views, window_slots, window_views
+
+_WINDOWS = frozenset((ForwardMode.TARGET_DECODE, ForwardMode.TARGET_VERIFY))
 
 
 @dataclass
@@ -23,17 +27,6 @@ class LayerCache:
     index_pages: torch.Tensor | None = None  # [Pc, c_page, index_head_dim] the indexer's keys (ratio 4)
     state: CompressorState | None = None
     index_state: CompressorState | None = None
-
-
-@dataclass(slots=True)
-class _Group:
-    """What depends on the rows of a batch alone; kept from one forward of a round to the next."""
-
-    key: tuple
-    rows: np.ndarray      # int64 [B]
-    tensor: torch.Tensor  # the same
-    padded: bool          # has a row -1
-    gathered: dict = field(default_factory=dict)  # pool -> (version, columns, table rows)
 
 
 class KVCache:
@@ -68,12 +61,10 @@ class KVCache:
         self._pages = Allocation(ratios, window=config.sliding_window, page_size=page_size, max_len=max_len,
                                  max_requests=max_requests, max_total_tokens=max_total_tokens,
                                  num_draft_tokens=num_draft_tokens, prefill_chunk=prefill_chunk)
-        self._nothing = torch.zeros(0, dtype=torch.int64, device=self.device)
-        self._group = _Group((), np.zeros(0, np.int64), self._nothing, False)
+        self._groups = Groups(self._pages, self.device)
         # Wider prefills would pass the bound on SWA pages, wider windows the rule of the compressor rings.
         self._limits = {ForwardMode.TARGET_PREFILL: (prefill_chunk, "prefill_chunk"),
                         ForwardMode.TARGET_VERIFY: (num_draft_tokens, "num_draft_tokens")}
-        self._starts: dict[tuple[int, int], torch.Tensor] = {}  # (B, n) -> query_start_loc
         self.target = [self._layer(ratio, config, dtype) for ratio in ratios]
         self.draft = self._layer(0, config, dtype) if draft else None
 
@@ -116,7 +107,7 @@ class KVCache:
     def free(self, row: int) -> None:
         """Finish, abort or preempt a request: every page goes back. ValueError if the row is not open."""
         self._pages.free(row)
-        self._group.key = ()
+        self._groups.forget()
 
     def length(self, row: int) -> int:
         """Committed length s of a row."""
@@ -124,7 +115,7 @@ class KVCache:
 
     def reserve(self, rows: Sequence[int], count: int) -> None:
         """Pages for positions s .. s + count - 1 of each row in every pool, all or nothing (CacheFull)."""
-        rows = self._grouped(rows, "reserve").rows
+        rows = self._groups.of(rows, "reserve").rows
         live = self._pages.length[rows]
         end = np.where(rows < 0, 0, np.minimum(live + count, self.max_len))
         self._pages.allocate(rows, live, end, every_pool=True)
@@ -134,7 +125,7 @@ class KVCache:
 
         ValueError if s would pass the reserved positions or max_len; nothing is committed then.
         """
-        self._pages.commit(self._grouped(rows, "commit").rows, np.asarray(counts, np.int64))
+        self._pages.commit(self._groups.of(rows, "commit").rows, np.asarray(counts, np.int64))
 
     def usage(self) -> dict:
         """``pools``: pages total, free, allocated. ``rows``: of each open row, its committed tokens, the tokens that
@@ -152,20 +143,23 @@ class KVCache:
             counts: one number for all requests, or one each.
 
         Positions >= max_len keep their value, and get slot -1 and no entry. Raises CacheFull (nothing taken), and
-        ValueError for a start whose window is recycled (see allocation.py).
+        ValueError for a start whose window is recycled (see allocation.py), and for TARGET_VERIFY and TARGET_DECODE
+        of different counts or of a row with nothing before it (to the ops, length 0 is padding).
         """
-        group = self._grouped(rows, "batch")
+        group = self._groups.of(rows, "batch")
         rows, pages = group.rows, self._pages
         begin = pages.length[rows] if start is None else np.asarray(start, np.int64)
         uniform = isinstance(counts, int)
-        each = counts if uniform else np.asarray(counts, np.int64)
-        tokens = counts * len(rows) if uniform else int(each.sum())
-        if len(begin) != len(rows) or not (uniform or len(each) == len(rows)) or input_ids.numel() != tokens:
+        each = np.full(len(rows), counts) if uniform else np.asarray(counts, np.int64)
+        tokens = int(each.sum())
+        if not len(begin) == len(each) == len(rows) or input_ids.numel() != tokens:
             raise ValueError(f"batch: input_ids: expected {tokens} ids of {len(rows)} requests, got "
                              f"{input_ids.numel()} (start: {len(begin)}, counts: {counts})")
         limit, name = self._limits.get(mode, (tokens, ""))
-        if tokens > limit and int(np.max(each)) > limit:
+        if tokens > limit and int(each.max()) > limit:
             raise ValueError(f"batch: counts: expected at most {name} = {limit}, got {counts}")
+        if mode in _WINDOWS:
+            _check_window(mode, rows, begin, counts)
         end = begin + each
         if group.padded:
             begin, end = np.where(rows < 0, 0, begin), np.where(rows < 0, 0, end)
@@ -175,67 +169,31 @@ class KVCache:
         if start is not None:
             pages.check_start(rows, begin)
 
-        if uniform:
-            owners, positions = rows[:, None], begin[:, None] + np.arange(counts)
+        tensor, views = self._groups.tensor, {}
+        table, live = self._groups.gather(pages.swa, group, last), tensor(begin.astype(np.int32))
+        if mode in _WINDOWS:
+            positions = tensor((begin[:, None] + np.arange(counts)).reshape(-1))
+            slots = window_slots(table, live, positions, counts, page_size=self.page_size,
+                                 limit=self.max_len if last > self.max_len else None)
+            views = window_views(pages.compressed, self._groups, group, positions, live, counts, begin=begin, end=end,
+                                 max_len=self.max_len)
         else:
             owners, positions = spread(rows, begin, each)
-        slots = pages.swa.locate(owners, positions)
-        if last > self.max_len:
-            slots[positions >= self.max_len] = -1
-        views = {}
-        if mode.is_target:
-            views = {ratio: self._view(ratio, group, begin, end, last) for ratio in pages.compressed}
-        return ForwardBatch(mode, input_ids, self._tensor(positions.reshape(-1)), self._query_start(each, len(rows)),
-                            self._tensor(end.astype(np.int32)), self._tensor(begin.astype(np.int32)), group.tensor,
-                            self._tensor(slots.reshape(-1)), self._gather(pages.swa, group, last),
-                            views.get(4), views.get(128))
+            slots = pages.swa.locate(owners, positions)
+            if last > self.max_len:
+                slots[positions >= self.max_len] = -1
+            positions, slots = tensor(positions), tensor(slots)
+            if mode.is_target:
+                views = prefill_views(pages.compressed, self._groups, group, begin, end, max_len=self.max_len)
+        starts = self._groups.query_start(counts if uniform else each, len(rows))
+        return ForwardBatch(mode, input_ids, positions, starts, tensor(end.astype(np.int32)), live, group.tensor, slots,
+                            table, views.get(4), views.get(128))
 
-    def _view(self, ratio: int, group: _Group, begin, end, last: int) -> CompressedView:
-        """Entry w is completed by the token at ratio * (w + 1) - 1, here by one of begin .. end - 1."""
-        table = self._pages.compressed[ratio]
-        gathered = self._gather(table, group, last // ratio)
-        first = begin // ratio
-        counts = end // ratio - first
-        most = int(counts.max(initial=0))
-        if most == 0:  # C128: nearly every round
-            return CompressedView(ratio, table.page, gathered, self._nothing, self._nothing)
-        if most == 1:
-            hit = counts.nonzero()[0]
-            owners, entries = group.rows[hit], first[hit]
-        else:
-            owners, entries = spread(group.rows, first, counts)
-        locs = table.locate(owners, entries)
-        if last > self.max_len:  # such entries keep their place in the packed list, as their tokens do
-            locs[entries >= self.max_len // ratio] = -1
-        return CompressedView(ratio, table.page, gathered, self._tensor(entries * ratio), self._tensor(locs))
 
-    def _gather(self, table: PageTable, group: _Group, units: int) -> torch.Tensor:
-        """The table rows of a batch, as wide as ``units`` units need (at least one column)."""
-        columns = max(int(table.columns(units)), 1)
-        known = group.gathered.get(table.name)
-        if known is None or known[:2] != (table.version, columns):
-            known = (table.version, columns, self._tensor(table.table[group.rows, :columns]))
-            group.gathered[table.name] = known
-        return known[2]
-
-    def _query_start(self, counts, requests: int) -> torch.Tensor:
-        if not isinstance(counts, int):
-            return self._tensor(np.concatenate(([0], np.cumsum(counts))).astype(np.int32))
-        key = (requests, counts)
-        if key not in self._starts:
-            self._starts[key] = self._tensor(np.arange(requests + 1, dtype=np.int32) * np.int32(counts))
-        return self._starts[key]
-
-    def _grouped(self, rows, what: str) -> _Group:
-        key = tuple(rows)
-        if key != self._group.key or not key:
-            array = np.asarray(key, np.int64)
-            real = array[array >= 0]
-            self._pages.check_open(real, what)
-            if len(set(key) - {-1}) != len(real):
-                raise ValueError(f"{what}: rows: expected each row once, got {list(key)}")
-            self._group = _Group(key, array, self._tensor(array), len(real) < len(array))
-        return self._group
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+def _check_window(mode: ForwardMode, rows: np.ndarray, begin: np.ndarray, counts) -> None:
+    if not isinstance(counts, int):
+        raise ValueError(f"batch: counts: expected one number for {mode.value}, got {counts}")
+    wrong = (rows >= 0) & (begin < 1)
+    if wrong.any():
+        raise ValueError(f"batch: rows: expected rows with tokens before a {mode.value}, got row "
+                         f"{rows[np.argmax(wrong)]} at length 0, which the ops take for padding")

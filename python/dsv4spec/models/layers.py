@@ -42,7 +42,7 @@ class Compressor:
 
     def __call__(self, kv, gate, state, pages, view: CompressedView, batch: ForwardBatch, cos_sin) -> None:
         ops.compress_kv(kv, gate, self.ape, self.norm, cos_sin, state.data, batch.rows, batch.query_start_loc,
-                        batch.seq_lens, view.positions, view.locs, pages, ratio=self.ratio, eps=self.eps)
+                        batch.seq_lens, *view.entries(), pages, ratio=self.ratio, eps=self.eps)
 
 
 class Attention:
