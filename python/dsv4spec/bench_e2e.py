@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N")
+    parser.add_argument("--repeats", type=int, default=7, metavar="N")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -48,6 +48,7 @@ def measure(args) -> dict:
 
     from .bench_context import context_ratio
     from .engine import Engine
+    from .placement import torch_threads
     from .request import SamplingParams
     from .spec.options import SpeculativeConfig
 
@@ -78,8 +79,8 @@ def measure(args) -> dict:
             _refuse_difference(f"{name}, repeated", got, tokens[name])
     rate = {name: args.max_new_tokens / statistics.median(s) for name, s in seconds.items()}
     metrics = drafted.metrics()
-    with plain._routed():
-        ratio = context_ratio(plain.config, plain.dtype, plain.device)
+    with plain._routed(), torch_threads(plain.config, plain.device):
+        ratio, threads = context_ratio(plain.config, plain.dtype, plain.device), torch.get_num_threads()
     return {
         "plain_tokens_per_s": rate["plain"],
         "speculative_tokens_per_s": rate["speculative"],
@@ -94,7 +95,7 @@ def measure(args) -> dict:
         "reference_ops": metrics["reference_ops"],
         "prompt_tokens": len(prompt), "new_tokens": args.max_new_tokens, "num_steps": args.num_steps,
         "dtype": str(plain.dtype).removeprefix("torch."), "device": str(plain.device),
-        "threads": torch.get_num_threads(), "machine": platform.processor() or platform.machine(),
+        "torch_threads": threads, "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
     }
 
@@ -112,16 +113,21 @@ class Transformers:
         import torch
         import transformers
 
+        from .models import DeepseekV4Config
+
         transformers.logging.set_verbosity_error()
         transformers.utils.logging.disable_progress_bar()
         self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
                                                                        attn_implementation="eager").eval()
         self.ids, self.new_tokens = torch.tensor([prompt]), new_tokens
+        self.config = DeepseekV4Config.from_dir(directory)
 
     def generate(self) -> list[int]:
         import torch
 
-        with torch.inference_mode():
+        from .placement import torch_threads
+
+        with torch.inference_mode(), torch_threads(self.config, self.ids.device):  # as many threads as the engine has
             out = self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False,
                                       max_new_tokens=self.new_tokens, eos_token_id=None, pad_token_id=0)
         return out[0, self.ids.shape[1]:].tolist()
@@ -138,5 +144,6 @@ class Transformers:
             best = self.model(input_ids=ids, use_cache=False).logits[0, -1].topk(2).values.tolist()
         if best[0] - best[1] >= GAP:
             _refuse_difference("transformers", theirs, ours)
-        log.info("transformers parts from us at token %d, where the two best logits differ by %.1e", at, best[0] - best[1])
+        log.info("transformers parts from us at token %d, where the two best logits differ by %.1e", at,
+                 best[0] - best[1])
         return 1
