@@ -10,30 +10,17 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from cache_values import COFF, D, R, draft_value, parameters, phase, truth, value_at
 from dsv4spec import ops
 from dsv4spec.cache import ForwardMode, KVCache
 from dsv4spec.models.rope import rope_table
 
-D, R = 16, 8
-COFF = {4: 2, 128: 1}
 WRONG = 5000  # added to a token that the Target would not have chosen
 
 
 def config(ratios=(0, 4, 128), window=8):
     return SimpleNamespace(num_hidden_layers=len(ratios), compress_ratios=[*ratios, 0], sliding_window=window,
                            head_dim=D, index_head_dim=D)
-
-
-def value(tokens, positions, salt, width=D):
-    """The row that layer ``salt`` stores for a token at a position, float32 [T, width]."""
-    t, p = (torch.as_tensor(x, dtype=torch.float64).reshape(-1, 1) for x in (tokens, positions))
-    return torch.sin(t * 12.9898 + p * 78.233 + salt * 37.719 + torch.arange(width) * 4.1414).float()
-
-
-def parameters(ratio, salt):
-    """(ape, norm weight) of a compressor."""
-    width = COFF[ratio] * D
-    return value(torch.arange(ratio), torch.zeros(ratio), salt + 0.5, width), value([1], [1], salt + 0.25)[0] + 2
 
 
 class Driver:
@@ -49,28 +36,36 @@ class Driver:
 
     # ------------------------------------------------------------------------------------------- requests
     def add(self, length: int, text=None) -> int:
-        row = self.cache.open()
-        self.text[row] = self.rng.integers(0, 1000, self.limit + 64) if text is None else text
+        return self.add_all(length, [text])[0]
+
+    def add_all(self, length: int, texts) -> list[int]:
+        """New requests of one length, prefilled together; a text None is drawn."""
+        rows = []
+        for text in texts:
+            rows.append(self.cache.open())
+            self.text[rows[-1]] = self.rng.integers(0, 1000, self.limit + 64) if text is None else text
         try:
-            self.prefill(row, length)
+            self.prefill(rows, length)
         except Exception:
-            self.drop(row)
+            for row in rows:
+                self.drop(row)
             raise
-        return row
+        return rows
 
     def drop(self, row: int) -> np.ndarray:
         self.cache.free(row)
         return self.text.pop(row)
 
-    def prefill(self, row: int, length: int, chunks=None) -> None:
-        """Target prefill and its draft extend, chunk by chunk."""
-        left = length - self.cache.length(row)
+    def prefill(self, rows, length: int, chunks=None) -> None:
+        """Target prefill and its draft extend, chunk by chunk, of rows that have one length."""
+        left = length - self.cache.length(rows[0])
         for count in chunks or [self.chunk] * (left // self.chunk) + [left % self.chunk]:
             if count:
-                s = self.cache.length(row)
-                self.target(ForwardMode.TARGET_PREFILL, [row], self.text[row][s:s + count], [count])
-                self.cache.commit([row], [count])
-                self.draft(ForwardMode.NEXTN_EXTEND, [row], self.text[row][s:s + count + 1], [count], start=[s])
+                s, counts = self.cache.length(rows[0]), [count] * len(rows)
+                tokens, pairs = (np.concatenate([self.text[r][s:s + count + x] for r in rows]) for x in (0, 1))
+                self.target(ForwardMode.TARGET_PREFILL, rows, tokens, counts)
+                self.cache.commit(rows, counts)
+                self.draft(ForwardMode.NEXTN_EXTEND, rows, pairs, counts, start=[s] * len(rows))
 
     def decode(self, rows) -> None:
         """One plain step."""
@@ -112,12 +107,13 @@ class Driver:
     def _target(self, batch):
         self._check_reads(batch, [layer.kv_pages for layer in self.cache.target])
         with ops.use_backend(None, missing="reference"):
+            phases = phase(batch.input_ids, batch.positions)
             for salt, (ratio, layer) in enumerate(zip(self.ratios, self.cache.target)):
-                self._store(layer.kv_pages, batch, value(batch.input_ids, batch.positions, salt))
+                self._store(layer.kv_pages, batch, value_at(phases, salt))
                 if ratio:
-                    self._compress(batch, ratio, layer.state, layer.c_pages, salt)
+                    self._compress(batch, phases, ratio, layer.state, layer.c_pages, salt)
                 if ratio == 4:
-                    self._compress(batch, ratio, layer.index_state, layer.index_pages, salt + 50)
+                    self._compress(batch, phases, ratio, layer.index_state, layer.index_pages, salt + 50)
 
     def draft(self, mode, rows, tokens, counts, start):
         """``tokens`` of each request: one more than its rows; row i pairs tokens i and i + 1."""
@@ -131,20 +127,17 @@ class Driver:
         """Row i stores what tokens ``first[i]`` and ``batch.input_ids[i]`` make."""
         assert batch.c4 is None and batch.c128 is None
         self._check_reads(batch, [self.cache.draft.kv_pages])
-        self._store(self.cache.draft.kv_pages, batch, self._draft_value(first, batch.input_ids, batch.positions))
-
-    def _draft_value(self, first, second, positions):
-        return value(torch.as_tensor(first) * 3 + torch.as_tensor(second) * 7, positions, 99)
+        self._store(self.cache.draft.kv_pages, batch, draft_value(first, batch.input_ids, batch.positions))
 
     def _store(self, pages, batch, rows):
         keep = batch.slots >= 0
         assert len(set(batch.slots[keep].tolist())) == int(keep.sum()), "two rows share a slot"
         pages.flatten(0, 1)[batch.slots[keep]] = rows[keep]
 
-    def _compress(self, batch, ratio, state, pages, salt):
+    def _compress(self, batch, phases, ratio, state, pages, salt):
         view = batch.c4 if ratio == 4 else batch.c128
         width, (ape, norm) = COFF[ratio] * D, parameters(ratio, salt)
-        kv, gate = (value(batch.input_ids, batch.positions, salt + x, width) for x in (100, 200))
+        kv, gate = (value_at(phases, salt + x, width) for x in (100, 200))
         ops.compress_kv(kv, gate, ape, norm, self.cos_sin, state.data, batch.rows, batch.query_start_loc,
                         batch.seq_lens, *view.entries(), pages, ratio=ratio, eps=1e-6)
 
@@ -162,13 +155,10 @@ class Driver:
         page = self.cache.page_size
         pages = table[keys // page]
         assert (pages >= 0).all(), f"keys {keys[pages < 0]} of row {row} are read, but their page is gone"
-        slots = torch.as_tensor(pages.astype(np.int64) * page + keys % page)
+        slots, right = torch.as_tensor(pages.astype(np.int64) * page + keys % page), truth(self.text[row])
         for salt, pool in enumerate(pools):
-            if pool is self.cache.draft.kv_pages:
-                right = self._draft_value(self.text[row][keys], self.text[row][keys + 1], keys)
-            else:
-                right = value(self.text[row][keys], keys, salt)
-            assert torch.equal(pool.flatten(0, 1)[slots], right), f"row {row}: window of pool {salt}"
+            stored = right.draft_rows() if pool is self.cache.draft.kv_pages else right.rows(salt)
+            assert torch.equal(pool.flatten(0, 1)[slots], stored[keys]), f"row {row}: window of pool {salt}"
 
     def check(self, draft=True) -> None:
         """State of every open request = serial decode of its committed tokens; the page accounting closes."""
@@ -199,9 +189,7 @@ class Driver:
             assert use["swa_pages"] <= self.cache.pages_per_request, "an SWA page too many is held"
 
     def _check_compressed(self, row, s, ratio, state, pages, salt) -> None:
-        text, width, (ape, norm) = self.text[row], COFF[ratio] * D, parameters(ratio, salt)
-        kv, score = (value(text[:s], np.arange(s), salt + x, width) for x in (100, 200))
-        score = score + ape[torch.arange(s) % ratio]
+        kv, score, right = truth(self.text[row]).compressed(ratio, salt)
         needed = torch.arange(max(0, ratio * (s // ratio) - (ratio if ratio == 4 else 0)), s)
         assert torch.equal(state.kv[row, needed % state.ring_rows], kv[needed]), f"row {row}: C{ratio} ring"
         assert torch.equal(state.score[row, needed % state.ring_rows], score[needed]), f"row {row}: C{ratio} ring"
@@ -209,22 +197,8 @@ class Driver:
         columns = table.table[row, entries // page].astype(np.int64)
         assert (columns >= 0).all()
         got = pages.flatten(0, 1)[torch.as_tensor(columns * page + entries % page)]
-        right = self._entries(kv.double(), score.double(), ratio, norm.double())
-        torch.testing.assert_close(got.double(), right, rtol=0, atol=2e-5, msg=f"row {row}: C{ratio} entries")
-
-    def _entries(self, kv, score, ratio, norm):
-        """All complete entries by the formula."""
-        groups = kv.shape[0] // ratio
-        k, g = (x[:groups * ratio].view(groups, ratio, x.shape[1]) for x in (kv, score))
-        if ratio == 4:
-            k, g = (torch.cat((torch.cat((torch.full_like(x[:1, :, :D], none), x[:-1, :, :D])), x[..., D:]), 1)
-                    for x, none in ((k, 0), (g, -torch.inf)))
-        e = (k * g.softmax(1)).sum(1)
-        e = e * torch.rsqrt(e.square().mean(-1, keepdim=True) + 1e-6) * norm
-        cos, sin = self.cos_sin[torch.arange(groups) * ratio].double().chunk(2, 1)
-        even, odd = e[:, -R::2], e[:, D - R + 1::2]
-        turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), -1).flatten(1)
-        return torch.cat((e[:, :-R], turned), 1)
+        error = (got.double() - right[:s // ratio]).abs()
+        assert (error <= 2e-5).all(), f"row {row}: C{ratio} entries, largest error {error.max()}"
 
     def all_free(self) -> bool:
         return all(pool["free"] == pool["total"] for pool in self.cache.usage()["pools"].values())

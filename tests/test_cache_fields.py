@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from cache_driver import COFF, D, Driver, parameters
+from cache_driver import Driver
+from cache_values import COFF, D, draft_value, parameters
 from dsv4spec import ops
 from dsv4spec.cache import CacheFull, ForwardMode
 
@@ -63,14 +64,14 @@ def test_a8_a_chunked_prompt_fills_the_same_draft_rows():
     a = whole.add(10)
     b = cut.cache.open()
     cut.text[b] = whole.text[a]
-    cut.prefill(b, 10, chunks=[4, 4, 2])
+    cut.prefill([b], 10, chunks=[4, 4, 2])
     rows = []
     for d, r in ((whole, a), (cut, b)):
         pages = torch.as_tensor(d.cache._pages.swa.table[r, :3].astype(np.int64))
         rows.append(d.cache.draft.kv_pages[pages].flatten(0, 1)[:10])
     assert torch.equal(*rows)
     text = cut.text[b]  # the last row of a chunk pairs with the next token of the prompt
-    assert torch.equal(rows[1][3], cut._draft_value(text[3:4], text[4:5], [3])[0])
+    assert torch.equal(rows[1][3], draft_value(text[3:4], text[4:5], [3])[0])
     for d, r in ((whole, a), (cut, b)):
         d.round([r], 4, [3])
         d.check()

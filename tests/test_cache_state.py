@@ -14,8 +14,8 @@ SHAPES = [(8, 4), (8, 8), (10, 4), (6, 16), (1, 4)]
 def test_every_accept_count_at_every_position(window, page, n):
     """All accept counts side by side in one batch, three rounds, from every length around page, window, group."""
     for length in [*range(1, 22), *range(122, 131)]:
-        d = Driver(window=window, page_size=page, max_requests=n, num_draft_tokens=n, prefill_chunk=64, seed=length)
-        rows = [d.add(length) for _ in range(n)]
+        d = Driver(window=window, page_size=page, max_requests=n, num_draft_tokens=n, prefill_chunk=64)
+        rows = d.add_all(length, [None] * n)
         for accepts in (range(1, n + 1), range(n, 0, -1), [1] * n):
             d.round(rows, n, list(accepts))
             d.check()
@@ -78,7 +78,7 @@ def test_memory_is_bounded_by_the_window_in_chunked_prefill_and_decode(window, p
     row = d.cache.open()
     d.text[row] = d.rng.integers(0, 1000, 500)
     for stop in range(12, 300, 12):
-        d.prefill(row, stop)
+        d.prefill([row], stop)
         d.check()  # at most pages_per_request, also between the chunks
     held = []
     for step in range(80):
