@@ -250,3 +250,19 @@ def test_empty_forward(tmp):
         assert hidden.shape == (0, 256) and target.logits(hidden).shape == (0, config.vocab_size)
         batch = cache.batch(ForwardMode.NEXTN_DECODE, [], torch.zeros(0, dtype=torch.int64), 1)
         assert nextn.forward(batch, cache, hidden).shape == (0, 256)
+
+
+@pytest.mark.parametrize("start,page_size", [(62, 16), (62, 64), (63, 16)])
+def test_a16_a_verify_window_past_max_len(start, page_size, tmp):
+    """A16: positions from max_len on are computed but never stored; the rows before them are right, also where max_len
+    ends a page."""
+    config, target, _ = pair("all", tmp)[2]
+    ids, want = prompt("all", tmp, LENGTH["all"], "all")
+    cache = KVCache(config, page_size=page_size, max_requests=1, max_total_tokens=64, max_len=64, num_draft_tokens=4,
+                    prefill_chunk=64, dtype=torch.float32, device="cpu", draft=False)
+    row = cache.open()
+    with use_backend("cpu"):
+        feed(target, cache, row, ids, [0, start])
+        batch = cache.batch(ForwardMode.TARGET_VERIFY, [row], ids[start:start + 4], 4)
+        assert batch.slots.tolist()[64 - start:] == [-1] * (start - 60)
+        close(target.logits(target.forward(batch, cache))[:64 - start], want[start:64])

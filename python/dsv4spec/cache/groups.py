@@ -50,7 +50,12 @@ class Groups:
         columns = max(int(table.columns(units)), 1)
         known = group.gathered.get(table.name)
         if known is None or known[:2] != (table.version, columns):
-            known = (table.version, columns, self.tensor(table.table[group.rows, :columns]))
+            pages, inside = table.table[group.rows, :columns], int(table.columns(self._pages.max_len))
+            if table is self._pages.swa and columns > inside:
+                # No page belongs to positions from max_len on, and what their queries give is never used; but an op
+                # that reads there must find a page.
+                pages[:, inside:] = pages[:, inside - 1:inside]
+            known = (table.version, columns, self.tensor(pages))
             group.gathered[table.name] = known
         return known[2]
 
