@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What an engine is after things went wrong: exceptions in a forward, iterators nobody finishes, options out of range."""
 import pytest
-import torch
 
 import tiny_checkpoints as tiny
 from dsv4spec import Engine, SamplingParams, SpeculativeConfig
@@ -99,3 +98,18 @@ def test_two_iterators_and_two_engines_take_turns(engine, model):
 def test_options_out_of_range_are_named(model, name, value):
     with pytest.raises(ValueError, match=f"{name}: expected "):
         Engine(model, **{name: value})
+
+
+@pytest.mark.filterwarnings("ignore:no draft token accepted")
+@pytest.mark.parametrize("page_size, max_len", [(64, 64), (16, 48), (4, 127), (16, 128)])
+def test_a16_windows_that_pass_max_len_at_a_page_edge(model, page_size, max_len):
+    """The last windows of a request reach beyond max_len, where it has no pages; plain decoding never goes there."""
+    prompts = [[5, 6, 7], [4] * (max_len - 5)]
+    outputs = []
+    for speculative in (None, SpeculativeConfig(3), SpeculativeConfig(5)):
+        engine = Engine(model, speculative=speculative, max_len=max_len, page_size=page_size, max_running_requests=2)
+        got = engine.generate(prompts, SamplingParams(500, ignore_eos=True))
+        assert [len(o.token_ids) + len(o.prompt_token_ids) for o in got] == [max_len] * 2
+        assert {o.finish_reason for o in got} == {"length"} and clean(engine)
+        outputs.append(tokens(got))
+    assert outputs[0] == outputs[1] == outputs[2]
