@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -143,3 +144,19 @@ def test_text_without_a_tokenizer_and_missing_folders(models, tmp_path):
     assert "no tokenizer.json" in err
     _, err = generate("--model", tmp_path / "nowhere", "--prompt-ids", models["ids"], code=1)
     assert "nowhere" in err and "Traceback" not in err
+
+
+def test_a_damaged_tokenizer_is_one_line(models, tmp_path):
+    folder = tmp_path / "damaged"
+    shutil.copytree(models["whole"], folder)
+    (folder / "tokenizer.json").write_text("{")
+    for prompt in (("--prompt", "text"), ("--prompt-ids", models["ids"])):
+        _, err = generate("--model", folder, *prompt, code=1)
+        assert "tokenizer.json: is not a tokenizer" in err and "Traceback" not in err
+
+
+def test_a_missing_library_is_one_line(models, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)  # as if it were not installed
+    assert main(["generate", "--model", models["whole"], "--prompt", "text"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.endswith("dsv4spec: error: generate needs tokenizers: pip install 'dsv4spec[models]'\n")

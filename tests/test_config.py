@@ -96,3 +96,9 @@ def test_names_the_file(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="config.json: model_type: expected deepseek_v4, got None"):
         DeepseekV4Config.from_dir(tmp_path)
+
+
+@pytest.mark.parametrize("eos", ["</s>", [1, "2"], -1, [129280], 1.0])
+def test_eos_ids_that_no_token_can_equal_are_refused(eos):
+    with pytest.raises(ConfigError, match="eos_token_ids: expected token ids below vocab_size 129280"):
+        DeepseekV4Config.from_dict({**FLASH, "eos_token_id": eos})

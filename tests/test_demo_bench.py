@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import math
+import shutil
 
 import byte_tokenizer
 import pytest
@@ -82,3 +83,17 @@ def test_bench_context_case_recycles_pages():
     case.time()
     held = case.cache.usage()["rows"][case.row]["swa_pages"]
     assert held <= 2 and case.cache.length(case.row) == 4096 + bench_context.STEPS
+
+
+def test_faults_are_one_line_and_come_before_the_work(model, tmp_path):
+    _, err = command("bench", "e2e", "--model", model, "--json", tmp_path / "nowhere" / "e2e.json", code=1)
+    assert "nowhere" in err and err.count("\n") == 1
+    for name in (["demo"], ["bench", "e2e"]):
+        with pytest.raises(SystemExit):
+            command(*name, "--model", model, "--repeats", 0)
+    bare = tmp_path / "bare"
+    shutil.copytree(model, bare)
+    (bare / "tokenizer.json").unlink()
+    for name in (["demo"], ["bench", "e2e"]):
+        _, err = command(*name, "--model", bare, code=1)
+        assert "no tokenizer.json" in err and "Traceback" not in err

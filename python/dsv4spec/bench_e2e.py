@@ -14,7 +14,7 @@ import statistics
 import time
 
 from .demo import ASSET, PROMPT, _first_difference
-from .generate import log, logs_to_stderr
+from .generate import log, logs_to_stderr, positive
 
 GAP = 1e-3  # two best logits nearer than this may fall either way in two right implementations (fp32)
 
@@ -25,12 +25,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N")
-    parser.add_argument("--repeats", type=int, default=7, metavar="N")
+    parser.add_argument("--repeats", type=positive, default=7, metavar="N")
 
 
 def run(args: argparse.Namespace) -> int:
     with logs_to_stderr():
         try:
+            if args.json:
+                open(args.json, "a", encoding="utf-8").close()  # a place that cannot be written fails now, not at the end
             result = measure(args)
         except (ValueError, OSError, RuntimeError) as error:
             log.error("error: %s", error)
@@ -51,11 +53,12 @@ def measure(args) -> dict:
     from .placement import torch_threads
     from .request import SamplingParams
     from .spec.options import SpeculativeConfig
+    from .text import Tokenizer
 
     params = SamplingParams(args.max_new_tokens, ignore_eos=True)
     plain = Engine(args.model, speculative=None, max_running_requests=1)
     drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), max_running_requests=1)
-    prompt = plain.tokenizer.encode(args.prompt)
+    prompt = Tokenizer(args.model).encode(args.prompt)
 
     def ours(engine):
         return lambda: engine.generate([prompt], params)[0].token_ids

@@ -20,6 +20,9 @@ COMMANDS = {
 }
 
 
+MODELS = ("torch", "safetensors", "tokenizers")  # the extra of the same name
+
+
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     # Before torch is loaded: its threads must not spin while they wait. On cores shared with anything else (this
@@ -35,7 +38,13 @@ def main(argv: list[str] | None = None) -> int:
             module.add_arguments(command)
             command.set_defaults(run=module.run)
     args = parser.parse_args(argv)
-    return args.run(args)
+    try:
+        return args.run(args)
+    except ModuleNotFoundError as error:
+        if error.name not in MODELS:
+            raise
+        print(f"dsv4spec: error: {args.command} needs {error.name}: pip install 'dsv4spec[models]'", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

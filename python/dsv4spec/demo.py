@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from .generate import log, logs_to_stderr
+from .generate import log, logs_to_stderr, positive
 
 ASSET = Path(__file__).parent / "assets" / "tiny"
 PROMPT = "The \"for\" statement is used to iterate over the elements of a sequence"
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N", help="draft tokens per round")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="timed runs of each kind (the median counts)")
+    parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="timed runs of each kind (the median counts)")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -42,6 +42,14 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
                         help="an op without a kernel raises, or runs its reference (default: reference on the CPU)")
 
 
+def positive(text: str) -> int:
+    """argparse type: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
+    return value
+
+
 @contextlib.contextmanager
 def logs_to_stderr():
     """Log lines and warnings as one line each on stderr."""

@@ -8,7 +8,7 @@ import os
 class Tokenizer:
     """The ``tokenizer.json`` of a checkpoint folder.
 
-    Raises FileNotFoundError if it has none."""
+    Raises FileNotFoundError if it has none, ValueError if it is not one."""
 
     def __init__(self, folder: str):
         path = os.path.join(folder, "tokenizer.json")
@@ -16,7 +16,10 @@ class Tokenizer:
             raise FileNotFoundError(f"{path}: this checkpoint has no tokenizer.json; give token ids instead of text")
         import tokenizers
 
-        self.inner = tokenizers.Tokenizer.from_file(path)
+        try:
+            self.inner = tokenizers.Tokenizer.from_file(path)
+        except Exception as error:  # the library raises plain Exception
+            raise ValueError(f"{path}: is not a tokenizer: {error}") from error
 
     @staticmethod
     def of(folder: str) -> "Tokenizer | None":

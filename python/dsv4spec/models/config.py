@@ -126,6 +126,8 @@ class DeepseekV4Config:
             expect(getattr(self, name) >= 0, name, "at least 0")
         for name in ("hc_eps", "rms_norm_eps", "swiglu_limit"):
             expect(getattr(self, name) > 0, name, "a positive number")
+        expect(all(isinstance(t, int) and 0 <= t < self.vocab_size for t in self.eos_token_ids), "eos_token_ids",
+               f"token ids below vocab_size {self.vocab_size}")
         for name in ("rope_theta", "compress_rope_theta"):
             expect(getattr(self, name) > 1, name, "a number above 1")
 
