@@ -19,6 +19,7 @@ from util import rng
 transformers = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
 
 GAP, BOUND = 1e-4, 3e-4
+BF16_BOUND = 0.06
 KINDS = {
     "all": dict(),
     "pro": dict(compress_ratios=[128, 128, 4, 0], num_hash_layers=0, hc_mult=2, num_experts_per_tok=3, index_topk=5,
@@ -266,3 +267,17 @@ def test_a16_a_verify_window_past_max_len(start, page_size, tmp):
         batch = cache.batch(ForwardMode.TARGET_VERIFY, [row], ids[start:start + 4], 4)
         assert batch.slots.tolist()[64 - start:] == [-1] * (start - 60)
         close(target.logits(target.forward(batch, cache))[:64 - start], want[start:64])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_streams_stay_near(kind, tmp):
+    """bf16 streams and weights over the same kernels: rounding only. (The mean, since a rounded router may choose
+    another expert here and there.)"""
+    ids, want = prompt(kind, tmp, LENGTH[kind], kind)  # writes the checkpoint
+    config, target, _ = load_model(tmp / kind, dtype=torch.bfloat16)
+    cache = KVCache(config, page_size=16, max_requests=1, max_total_tokens=512, max_len=512, num_draft_tokens=4,
+                    prefill_chunk=512, dtype=torch.bfloat16, device="cpu", draft=False)
+    with use_backend("cpu"):
+        got = feed(target, cache, cache.open(), ids, [0, 61, *range(62, 70), len(ids)])
+    error = ((got - want).abs().mean() / want.std()).item()
+    assert 1e-4 < error < BF16_BOUND, error
