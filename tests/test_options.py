@@ -21,6 +21,7 @@ def counts(config):
     ({"num_steps": 1, "eagle_topk": 3}, (1, 3, 4)),
     ({"num_steps": 2, "eagle_topk": 2, "num_draft_tokens": 7}, (2, 2, 7)),
     ({"num_steps": 63}, (63, 1, 64)),
+    ({"num_steps": 5, "eagle_topk": 16}, (5, 16, 64)),
 ])
 def test_a13_unset_counts_are_filled_without_a_warning(given, filled):
     with warnings.catch_warnings():
@@ -42,7 +43,8 @@ def test_a13_window_of_a_chain_is_corrected_with_a_warning(nodes):
     ({"num_steps": True}, "num_steps"),
     ({"num_steps": "3"}, "num_steps"),
     ({"num_steps": 64}, "num_steps"),
-    ({"num_steps": 64, "eagle_topk": 2}, "num_steps"),
+    ({"num_steps": 34, "eagle_topk": 2}, "eagle_topk"),
+    ({"num_steps": 6, "eagle_topk": 16}, "eagle_topk"),
     ({"eagle_topk": 1}, "num_steps"),
     ({"num_draft_tokens": 4}, "num_steps"),
     ({"num_steps": 3, "eagle_topk": 0}, "eagle_topk"),

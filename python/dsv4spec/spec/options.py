@@ -78,6 +78,8 @@ def _window(steps: int, topk: int, nodes: int | None) -> int:
     """The checked width of the verify window."""
     if topk > MAX_TOPK:
         _refuse("eagle_topk", f"at most {MAX_TOPK}", topk)
+    if topk > 1 and topk * (steps - 1) > MAX_DRAFT_TOKENS:  # all inner nodes are rows of one NextN forward
+        _refuse("eagle_topk", f"at most {MAX_DRAFT_TOKENS // (steps - 1)} for num_steps {steps}", topk)
     if steps == 0 and topk > 1:
         _refuse("eagle_topk", "1 when num_steps is 0", topk)
     if nodes is not None and nodes < min(2, steps + 1):
@@ -94,6 +96,4 @@ def _window(steps: int, topk: int, nodes: int | None) -> int:
     most = min(max_tree_nodes(steps, topk), MAX_DRAFT_TOKENS)
     if nodes > most:
         _refuse("num_draft_tokens", f"at most {most} for num_steps {steps} and eagle_topk {topk}", nodes)
-    if steps + 1 > MAX_DRAFT_TOKENS:
-        _refuse("num_steps", f"at most {MAX_DRAFT_TOKENS - 1}", steps)
     return nodes
