@@ -40,7 +40,8 @@ def sdist(tmp_path_factory):
 @pytest.fixture(scope="module")
 def unpacked(sdist):
     with tarfile.open(sdist) as archive:
-        archive.extractall(sdist.parent / "unpacked", filter="data")
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.3 and older have none
+        archive.extractall(sdist.parent / "unpacked", **safe)
     [tree] = (sdist.parent / "unpacked").iterdir()
     return tree
 
