@@ -107,7 +107,8 @@ def test_a12b_no_mtp_tensors(tmp_path):
     """A12 (b): without mtp.* there is no draft; asking for it is one error that lists what is missing."""
     path = tiny.write(tmp_path, RAW, {n: t for n, t in TENSORS.items() if not n.startswith("mtp.")})
     assert load_model(path)[2] is None and load_model(path, nextn=False)[2] is None
-    with pytest.raises(CheckpointError, match=r"NextN layer \(mtp.0\): tensors missing: .*mtp.0.e_proj.weight") as error:
+    with pytest.raises(CheckpointError,
+                       match=r"NextN layer \(mtp.0\): tensors missing: .*mtp.0.e_proj.weight") as error:
         load_model(path, nextn=True)
     text = str(error.value)
     assert "mtp.0.ffn.experts.*.w1.weight (6 of them)" in text and "mtp.0.norm.weight" in text and "more" not in text
@@ -154,7 +155,8 @@ def test_wrong_quantised_tensors(change, message, tmp_path):
 
 def test_unknown_tensors_are_listed(tmp_path):
     tensors = {**TENSORS, "layers.0.attn.rotary.inv_freq": torch.ones(3), "layers.0.attn.wkv.scale": torch.ones(1, 1)}
-    with pytest.warns(UserWarning, match="that no parameter takes: layers.0.attn.rotary.inv_freq, layers.0.attn.wkv.scale"):
+    with pytest.warns(UserWarning,
+                      match="that no parameter takes: layers.0.attn.rotary.inv_freq, layers.0.attn.wkv.scale"):
         load_model(tiny.write(tmp_path, RAW, tensors))
 
 
@@ -192,12 +194,14 @@ def test_a12d_prefixes_of_other_writers(mtp, tmp_path):
     equal(one[2], other[2])
     assert Checkpoint(path, 4).quant_schemes()["head.weight"] == "FLOAT"
     description.write_text(json.dumps({**schemes, theirs("mtp.0.attn.wq_a.weight"): "W8A8_DYNAMIC"}))
-    with pytest.raises(CheckpointError, match=r"got W8A8_DYNAMIC .ModelSlim weights are not read.: mtp.0.attn.wq_a.weight"):
+    with pytest.raises(CheckpointError,
+                       match=r"got W8A8_DYNAMIC .ModelSlim weights are not read.: mtp.0.attn.wq_a.weight"):
         load_model(path)
 
 
 def test_damaged_files(tmp_path):
-    with pytest.raises(CheckpointError, match="expected model.safetensors or model.safetensors.index.json, got no safe"):
+    with pytest.raises(CheckpointError,
+                       match="expected model.safetensors or model.safetensors.index.json, got no safe"):
         Checkpoint(tmp_path)
     file = tiny.write(tmp_path, RAW, TENSORS) / "model.safetensors"
     data = file.read_bytes()
@@ -259,7 +263,8 @@ def test_official_sizes_of_the_mtp_layer():
     specs = nextn_tensors(DeepseekV4Config.from_dict(FLASH))
     scaled = [n for n, s in specs.items() if s.kind in ("linear", "expert")]
     assert len(specs) + len(scaled) == 1575
-    assert specs["mtp.0.attn.wo_a.weight"].shape == (8192, 4096) and specs["mtp.0.attn.wq_b.weight"].shape == (32768, 1024)
+    assert specs["mtp.0.attn.wo_a.weight"].shape == (8192, 4096)
+    assert specs["mtp.0.attn.wq_b.weight"].shape == (32768, 1024)
 
 
 def test_listed_folds_experts_and_cuts():

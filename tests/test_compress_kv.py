@@ -52,7 +52,8 @@ class Stream:
         """Entries by the formula, group by group, in float64."""
         D, r, out = self.pages.shape[2], self.ratio, []
         coff = self.kv.shape[1] // D
-        kv, score = self.kv.double(), self.gate.double() + self.ape.double().repeat(len(self.gate) // r + 1, 1)[:len(self.gate)]
+        kv, gate = self.kv.double(), self.gate.double()
+        score = gate + self.ape.double().repeat(len(gate) // r + 1, 1)[:len(gate)]
         for w in range(count):
             own = slice(r * w, r * w + r)
             k, s = kv[own, -D:], score[own, -D:]
@@ -185,7 +186,8 @@ def test_batch_equals_single_and_padding_is_not_data(backend):
         before = state.clone()
         ops.compress_kv(torch.cat(kv), torch.cat(gate), base.ape, base.norm, base.cos_sin, state, torch.tensor(rows),
                         torch.tensor(qsl, dtype=torch.int32), torch.tensor(lens, dtype=torch.int32),
-                        torch.tensor(positions + [0, 0]), torch.tensor(locs + [-1, -1]), pages.tensor, ratio=4, eps=1e-6)
+                        torch.tensor(positions + [0, 0]), torch.tensor(locs + [-1, -1]), pages.tensor,
+                        ratio=4, eps=1e-6)
         flat, used = pages.tensor.flatten(0, 1), set(locs)
         for i, ((s, e), one) in enumerate(zip(cases, singles)):
             one.ape, one.norm = base.ape, base.norm
@@ -224,7 +226,8 @@ def arguments():
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(kv=torch.zeros(3, 96), gate=torch.zeros(3, 96), ape=torch.zeros(4, 96)), r"kv: expected D or 2\*D columns for D=32, got 96"),
+    (dict(kv=torch.zeros(3, 96), gate=torch.zeros(3, 96), ape=torch.zeros(4, 96)),
+     r"kv: expected D or 2\*D columns for D=32, got 96"),
     (dict(gate=torch.zeros(2, 64)), r"gate: expected shape \[T=3, coff\*D=64\], got \[2, 64\]"),
     (dict(kv=torch.zeros(3, 64).bfloat16()), "kv: expected dtype float32, got bfloat16"),
     (dict(ape=torch.zeros(8, 64)), r"ape: expected shape \[ratio=4"),
@@ -252,7 +255,8 @@ def test_refuses(change, message):
     (dict(locs=torch.tensor([8])), r"locs: expected -1 or a slot in \[0, 8\) at entry 0, got 8"),
     (dict(locs=torch.tensor([-2])), r"locs: expected -1 or a slot in \[0, 8\) at entry 0, got -2"),
     (dict(positions=torch.tensor([9])), r"positions: expected a row of cos_sin \[0, 9\) at entry 0, got 9"),
-    (dict(query_start_loc=torch.tensor([0, 4], dtype=torch.int32)), "query_start_loc: expected values rising to at most T=3"),
+    (dict(query_start_loc=torch.tensor([0, 4], dtype=torch.int32)),
+     "query_start_loc: expected values rising to at most T=3"),
 ])
 def test_cpu_refuses_integers_that_lead_nowhere(change, message):
     args = {**arguments(), **change}

@@ -144,10 +144,14 @@ def test_refuses(change, message):
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(query_start_loc=torch.tensor([1, 4], dtype=torch.int32)), "query_start_loc: expected 0 as its first value, got 1"),
-    (dict(query_start_loc=torch.tensor([0, 5], dtype=torch.int32)), "query_start_loc: expected values rising to at most T=4, got 5"),
-    (dict(seq_lens=torch.tensor([3], dtype=torch.int32)), "seq_lens: expected 0 or at least the 4 rows of request 0, got 3"),
-    (dict(table=torch.full((1, 3), 99, dtype=torch.int32)), "table: expected -1 or a page below 5 at column 0 of request 0, got 99"),
+    (dict(query_start_loc=torch.tensor([1, 4], dtype=torch.int32)),
+     "query_start_loc: expected 0 as its first value, got 1"),
+    (dict(query_start_loc=torch.tensor([0, 5], dtype=torch.int32)),
+     "query_start_loc: expected values rising to at most T=4, got 5"),
+    (dict(seq_lens=torch.tensor([3], dtype=torch.int32)),
+     "seq_lens: expected 0 or at least the 4 rows of request 0, got 3"),
+    (dict(table=torch.full((1, 3), 99, dtype=torch.int32)),
+     "table: expected -1 or a page below 5 at column 0 of request 0, got 99"),
     (dict(cos_sin=torch.zeros(39, 8)), "cos_sin: expected at least 40 rows for request 0, got 39"),
 ])
 def test_cpu_refuses_integers_that_lead_nowhere(change, message):

@@ -134,7 +134,8 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("backend,way", [*(("cpu", way) for way in WAYS), ("reference", "chunks"), ("reference", "full")])
+@pytest.mark.parametrize("backend,way", [*(("cpu", way) for way in WAYS),
+                                         ("reference", "chunks"), ("reference", "full")])
 @pytest.mark.parametrize("kind", KINDS)
 def test_target(kind, backend, way, tmp):
     config, target, _ = pair(kind, tmp)[2]
@@ -153,7 +154,8 @@ def test_batch_of_unlike_requests(tmp):
     steps = 5
     with use_backend("cpu"):
         starts = [len(ids) - steps for ids, _ in prompts]
-        batch = cache.batch(ForwardMode.TARGET_PREFILL, rows, torch.cat([ids[:s] for (ids, _), s in zip(prompts, starts)]),
+        batch = cache.batch(ForwardMode.TARGET_PREFILL, rows,
+                            torch.cat([ids[:s] for (ids, _), s in zip(prompts, starts)]),
                             starts)
         hidden = target.forward(batch, cache)
         assert hidden.shape == (sum(starts), config.nextn_hidden_size)
@@ -238,7 +240,8 @@ def test_a3_the_state_has_every_stream(tmp):
     with use_backend("cpu"):
         out = nextn.forward(batch, cache, torch.randn(3, 4 * 64))
         assert out.shape == (3, 4 * 64) and nextn.logits(out).shape == (3, config.vocab_size)
-    with pytest.raises(ValueError, match=r"hidden: expected shape \[T=3, hc_mult\*hidden_size=256\].*got \[3, 64\]"):
+    with pytest.raises(ValueError,
+                       match=r"hidden: expected shape \[T=3, hc_mult\*hidden_size=256\].*got \[3, 64\]"):
         nextn.forward(batch, cache, torch.randn(3, 64))
 
 

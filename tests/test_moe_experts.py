@@ -18,8 +18,10 @@ def make_inputs(T, d, inter, E, k, dtype, shared=0):
     def randn(*shape):
         return torch.randn(shape, generator=g).to(dtype)
 
-    ids = torch.stack([torch.randperm(E, generator=g)[:k] for _ in range(T)]) if T else torch.zeros(0, k, dtype=torch.int64)
-    args = dict(x=randn(T, d), topk_ids=ids, topk_weights=torch.rand(T, k, generator=g), w13=randn(E, 2 * inter, d) / d ** .5,
+    ids = torch.stack([torch.randperm(E, generator=g)[:k] for _ in range(T)]) if T else torch.zeros(
+        0, k, dtype=torch.int64)
+    args = dict(x=randn(T, d), topk_ids=ids, topk_weights=torch.rand(T, k, generator=g),
+                w13=randn(E, 2 * inter, d) / d ** .5,
                 w2=randn(E, d, inter) / inter ** .5)
     keys = dict(shared_w13=randn(2 * shared, d) / d ** .5, shared_w2=randn(d, shared) / shared ** .5) if shared else {}
     return args, keys
@@ -44,7 +46,8 @@ def plain(args, keys, limit, dtype):
     return out
 
 
-CASES = [(1, 128, 48, 8, 2, 48), (4, 128, 48, 8, 2, 48), (33, 64, 32, 6, 3, 0), (5, 72, 17, 4, 1, 31), (7, 40, 16, 3, 3, 64),
+CASES = [(1, 128, 48, 8, 2, 48), (4, 128, 48, 8, 2, 48), (33, 64, 32, 6, 3, 0),
+         (5, 72, 17, 4, 1, 31), (7, 40, 16, 3, 3, 64),
          (64, 32, 16, 16, 2, 16)]
 
 
@@ -113,7 +116,8 @@ def test_empty(backend):
     (dict(w2=torch.zeros(4, 64, 15)), r"w2: expected shape \[E=4, d=64, 16\], got \[4, 64, 15\]"),
     (dict(shared_w2=torch.zeros(64, 8)), "shared_w2: expected None exactly if shared_w13 is, got a tensor"),
     (dict(shared_w13=torch.zeros(16, 64)), "shared_w2: expected None exactly if shared_w13 is, got None"),
-    (dict(shared_w13=torch.zeros(15, 64), shared_w2=torch.zeros(64, 7)), "shared_w13: expected an even number of rows"),
+    (dict(shared_w13=torch.zeros(15, 64), shared_w2=torch.zeros(64, 7)),
+     "shared_w13: expected an even number of rows"),
     (dict(shared_w13=torch.zeros(16, 64), shared_w2=torch.zeros(64, 9)), r"shared_w2: expected shape \[d=64, 8\]"),
     (dict(limit=0.0), "limit: expected a positive number, got 0"),
 ])
@@ -130,6 +134,7 @@ def test_cpu_refuses_experts_that_do_not_exist():
     out = torch.full((2, 64), torch.nan)
     for wrong in (4, -2):
         args["topk_ids"][1, 0] = wrong
-        with ops.use_backend("cpu"), pytest.raises(ValueError, match=rf"topk_ids: expected -1 or an expert in \[0, 4\) in row 1, got {wrong}"):
+        message = rf"topk_ids: expected -1 or an expert in \[0, 4\) in row 1, got {wrong}"
+        with ops.use_backend("cpu"), pytest.raises(ValueError, match=message):
             ops.moe_experts(*args.values(), limit=10.0, out=out)
     assert out.isnan().all()

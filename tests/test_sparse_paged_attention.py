@@ -37,8 +37,8 @@ def make_inputs(pairs, *, H=3, D=32, page=8, c_page=4, window=12, ratio=4, dtype
     c = [torch.randn(0 if s is None or ratio < 2 else (s + n) // ratio, D, generator=g).to(dtype) for s, n in pairs]
     kv_pages, block_table = pool(kv, page, D, dtype, g, [(s or 0) - window + 1 for s, _ in pairs])
     c_pages, c_table = pool(c, c_page, D, dtype, g) if ratio > 1 else (None, None)
-    args = dict(q=torch.randn(T, H, D, generator=g).to(dtype), kv_pages=kv_pages, block_table=block_table, c_pages=c_pages,
-                c_table=c_table, query_start_loc=qsl, seq_lens=seq_lens)
+    args = dict(q=torch.randn(T, H, D, generator=g).to(dtype), kv_pages=kv_pages, block_table=block_table,
+                c_pages=c_pages, c_table=c_table, query_start_loc=qsl, seq_lens=seq_lens)
     keys = dict(window=window, scale=D ** -0.5, ratio=ratio, sink=torch.randn(H, generator=g),
                 cos_sin=rope_table(300, 8, 10000.0))
     if topk:
@@ -81,7 +81,8 @@ PAIRS = [[(0, 40)], [(100, 1)], [(37, 4), (8, 4), (0, 4), (127, 4)], [(None, 3),
 def test_matches_formula(backend, dtype, pairs, ratio, topk):
     args, keys, kv, c = make_inputs(pairs, ratio=ratio, dtype=dtype, topk=topk)
     out = Guarded(args["q"].shape, dtype)
-    given = {n: strided(t) if n in ("q", "kv_pages", "c_pages", "c_table") and t is not None else t for n, t in args.items()}
+    given = {n: strided(t) if n in ("q", "kv_pages", "c_pages", "c_table") and t is not None else t
+             for n, t in args.items()}
     with with_kernel(backend):
         ops.sparse_paged_attention(*given.values(), **keys, out=out.tensor)
         again = ops.sparse_paged_attention(*args.values(), **keys)
@@ -91,7 +92,8 @@ def test_matches_formula(backend, dtype, pairs, ratio, topk):
                 floor=2e-6 if dtype == torch.float32 else 0.02)
     assert (again[~real] == 0).all()
     if backend == "reference":  # torch's products depend on strides
-        check_close(out.tensor[real], exact[real], op="sparse_paged_attention", floor=2e-6 if dtype == torch.float32 else 0.02)
+        check_close(out.tensor[real], exact[real], op="sparse_paged_attention",
+                    floor=2e-6 if dtype == torch.float32 else 0.02)
     else:
         assert torch.equal(out.tensor[real], again[real])
     assert out.tensor[~real].isnan().all()
@@ -128,7 +130,8 @@ def test_a6_lengths_in_entries_and_ratio_0(backend):
         with with_kernel(backend):
             results.append(ops.sparse_paged_attention(*args.values(), **keys))
     with ops.use_backend("reference"):
-        window_only = ops.swa_paged_attention(*[args[n] for n in ("q", "kv_pages", "block_table", "query_start_loc", "seq_lens")],
+        window_only = ops.swa_paged_attention(
+            *[args[n] for n in ("q", "kv_pages", "block_table", "query_start_loc", "seq_lens")],
                                               **{n: keys[n] for n in ("window", "scale", "sink", "cos_sin")})
     assert torch.equal(results[0], results[1])
     check_close(results[0], window_only.double(), op="sparse_paged_attention", floor=2e-6)
@@ -178,16 +181,21 @@ ZERO = torch.zeros(1, dtype=torch.int32)
 def test_refuses(change, message):
     args, keys, _, _ = make_inputs([(36, 4)])
     args = {**args, **keys, **change}
-    positional = [args.pop(n) for n in ("q", "kv_pages", "block_table", "c_pages", "c_table", "query_start_loc", "seq_lens")]
+    positional = [args.pop(n) for n in ("q", "kv_pages", "block_table", "c_pages", "c_table",
+                                           "query_start_loc", "seq_lens")]
     with ops.use_backend("reference"), pytest.raises(ValueError, match="sparse_paged_attention: " + message):
         ops.sparse_paged_attention(*positional, **args)
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(query_start_loc=torch.tensor([0, 5], dtype=torch.int32)), "query_start_loc: expected values rising to at most T=4, got 5"),
-    (dict(seq_lens=torch.tensor([-1], dtype=torch.int32)), "seq_lens: expected 0 or at least the 4 rows of request 0, got -1"),
-    (dict(block_table=torch.full((1, 5), 70, dtype=torch.int32)), "block_table: expected -1 or a page below 7 at column 3 of request 0, got 70"),
-    (dict(c_table=torch.full((1, 3), -2, dtype=torch.int32)), "c_table: expected -1 or a page below 5 at column 0 of request 0, got -2"),
+    (dict(query_start_loc=torch.tensor([0, 5], dtype=torch.int32)),
+     "query_start_loc: expected values rising to at most T=4, got 5"),
+    (dict(seq_lens=torch.tensor([-1], dtype=torch.int32)),
+     "seq_lens: expected 0 or at least the 4 rows of request 0, got -1"),
+    (dict(block_table=torch.full((1, 5), 70, dtype=torch.int32)),
+     "block_table: expected -1 or a page below 7 at column 3 of request 0, got 70"),
+    (dict(c_table=torch.full((1, 3), -2, dtype=torch.int32)),
+     "c_table: expected -1 or a page below 5 at column 0 of request 0, got -2"),
     (dict(cos_sin=torch.zeros(39, 8)), "cos_sin: expected at least 40 rows for request 0, got 39"),
 ])
 def test_cpu_refuses_integers_that_lead_nowhere(change, message):

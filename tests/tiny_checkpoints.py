@@ -15,7 +15,8 @@ from dsv4spec.reference import quant
 from util import rng
 
 BASE = dict(
-    model_type="deepseek_v4", architectures=["DeepseekV4ForCausalLM"], vocab_size=96, hidden_size=64, num_hidden_layers=4,
+    model_type="deepseek_v4", architectures=["DeepseekV4ForCausalLM"], vocab_size=96,
+    hidden_size=64, num_hidden_layers=4,
     num_attention_heads=4, num_key_value_heads=1, head_dim=32, qk_rope_head_dim=16, q_lora_rank=32, o_groups=2,
     o_lora_rank=24, sliding_window=16, compress_ratios=[0, 4, 128, 4, 0], rope_theta=10000, compress_rope_theta=160000,
     rope_scaling=dict(type="yarn", factor=16, beta_fast=32, beta_slow=1, original_max_position_embeddings=64),
@@ -80,7 +81,8 @@ def quantise(raw: dict, tensors: dict, experts: str = "fp4") -> tuple[dict, dict
             stored[name] = x if wide or not x.is_floating_point() else x.bfloat16()
             plain[name] = stored[name].float() if x.is_floating_point() else x
     config = {**raw, "expert_dtype": experts,
-              "quantization_config": dict(quant_method="fp8", fmt="e4m3", scale_fmt="ue8m0", weight_block_size=[128, 128])}
+              "quantization_config": dict(quant_method="fp8", fmt="e4m3", scale_fmt="ue8m0",
+                                          weight_block_size=[128, 128])}
     return config, stored, plain
 
 

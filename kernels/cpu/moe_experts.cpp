@@ -180,7 +180,8 @@ void run(const Params& p, const Plan& plan) {
     for (int64_t i = begin; i < end; ++i)
       std::memcpy(reinterpret_cast<T*>(plan.x) + i * x_pitch(p), p.x.at<T>(plan.row[i]), p.d * sizeof(T));
   });
-  for_panels(plan.groups, count, 2, 4 * p.d * rows, [&](const Group& g) { return g.expert == p.E ? p.shared_inter : p.inter; },
+  for_panels(plan.groups, count, 2, 4 * p.d * rows,
+             [&](const Group& g) { return g.expert == p.E ? p.shared_inter : p.inter; },
              [&](const Group& g, int64_t j) { gate_panel<T>(p, plan, g, j); });
   for_panels(plan.groups, count, N, 4 * p.inter * rows, [&](const Group&) { return p.d; },
              [&](const Group& g, int64_t j) { down_panel<T>(p, plan, g, j); });
@@ -189,7 +190,8 @@ void run(const Params& p, const Plan& plan) {
       for_vectors(p.d, [&](int64_t d, int width) {
         vf sum{};
         for (int64_t i = 0; i < p.k; ++i)
-          if (const int32_t at = plan.place[t * p.k + i]; at >= 0) sum += load_some(plan.y + at * y_pitch(p) + d, width);
+          if (const int32_t at = plan.place[t * p.k + i]; at >= 0)
+            sum += load_some(plan.y + at * y_pitch(p) + d, width);
         if (p.shared_w13) sum += load_some(plan.y + plan.place[p.T * p.k + t] * y_pitch(p) + d, width);
         store_some(p.out.at<T>(t) + d, sum, width);
       });

@@ -25,8 +25,8 @@ class RopeTables:
 
 
 class Buffers:
-    """Memory of the results that only the next op reads, kept per number of rows: a small forward is bound by calls, and
-    an allocation is one. One forward at a time may use it."""
+    """Memory of the results that only the next op reads, kept per number of rows: a small forward is bound by calls,
+    and an allocation is one. One forward at a time may use it."""
 
     _MOST_ROWS = 256  # beyond, memory is worth more than a call
 

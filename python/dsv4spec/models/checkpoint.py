@@ -42,7 +42,8 @@ class Entry:
         return self.end - self.begin
 
 
-_TOP = {"model.embed_tokens.weight": "embed.weight", "lm_head.weight": "head.weight", "model.norm.weight": "norm.weight"}
+_TOP = {"model.embed_tokens.weight": "embed.weight", "lm_head.weight": "head.weight",
+        "model.norm.weight": "norm.weight"}
 
 
 def official_name(name: str, main_layers: int | None = None) -> str:

@@ -37,8 +37,9 @@ class DeepseekV4Target:
 
     @torch.no_grad()
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
-        """All rows of ``batch`` through the stack, writing their KV: ``[T, hc*d]``, the state before the hc head and the
-        final norm (stream-major). Token ids outside the vocabulary (-1 markers) read some ordinary embedding."""
+        """All rows of ``batch`` through the stack, writing their KV: ``[T, hc*d]``, the state before the hc head
+        and the final norm (stream-major). Token ids outside the vocabulary (-1 markers) read some ordinary
+        embedding."""
         c = self.config
         ids = batch.input_ids.clamp(0, c.vocab_size - 1)
         streams = F.embedding(ids, self.embed)[:, None].expand(-1, c.hc_mult, -1)

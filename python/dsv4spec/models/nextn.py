@@ -61,8 +61,9 @@ class DeepseekV4NextN:
         c = self.config
         T = batch.input_ids.shape[0]
         if tuple(hidden.shape) != (T, c.nextn_hidden_size):
-            raise ValueError(f"nextn.forward: hidden: expected shape [T={T}, hc_mult*hidden_size={c.nextn_hidden_size}] "
-                             f"({c.hc_mult} streams before the hc head), got {list(hidden.shape)}")
+            raise ValueError(f"nextn.forward: hidden: expected shape [T={T}, hc_mult*hidden_size="
+                             f"{c.nextn_hidden_size}] ({c.hc_mult} streams before the hc head), got "
+                             f"{list(hidden.shape)}")
         ids = batch.input_ids.clamp(0, c.vocab_size - 1)
         streams = ops.nextn_fuse_hidden(F.embedding(ids, self.embed), hidden, self.enorm, self.hnorm, self.e_proj,
                                         self.h_proj, eps=c.rms_norm_eps, e_proj_scale=self.e_scale,

@@ -94,8 +94,8 @@ def has_nextn(checkpoint: Checkpoint) -> bool:
     """Are there ``mtp.0.*`` tensors? CheckpointError for a DSpark drafter or for more than one MTP layer."""
     names = [n for n in checkpoint.entries if n.startswith("mtp.")]
     if dspark := [n for n in names if any(part in n for part in _DSPARK)]:
-        raise CheckpointError(f"{checkpoint.directory}: a DSpark checkpoint ({listed(dspark, 3)}): its mtp.* tensors are a "
-                              "DSpark drafter, not the NextN layer; use a release with the MTP layer")
+        raise CheckpointError(f"{checkpoint.directory}: a DSpark checkpoint ({listed(dspark, 3)}): its mtp.* tensors "
+                              "are a DSpark drafter, not the NextN layer; use a release with the MTP layer")
     if others := sorted({n.split(".")[1] for n in names} - {"0"}):
         raise CheckpointError(f"{checkpoint.directory}: expected exactly one MTP layer (mtp.0), got also "
                               f"{', '.join('mtp.' + i for i in others)}")
@@ -194,4 +194,5 @@ def warn_unknown(checkpoint: Checkpoint, names: list[str]) -> None:
     if names:
         odd = [n for n in names if checkpoint.entries[n].dtype not in DTYPES]
         more = f" (of unknown dtypes: {listed(odd)})" if odd else ""
-        warnings.warn(f"{checkpoint.directory}: tensors that no parameter takes: {listed(names, 40)}{more}", stacklevel=3)
+        warnings.warn(f"{checkpoint.directory}: tensors that no parameter takes: {listed(names, 40)}{more}",
+                      stacklevel=3)

@@ -44,7 +44,8 @@ def compress_kv(kv, gate, ape, norm_weight, cos_sin, state, rows, query_start_lo
     request, position, live = _row_requests(query_start_loc, seq_lens, T)
     fresh = torch.cat((kv, gate + ape[position.remainder(ratio)]), dim=1)
     if M:
-        _compress(fresh, norm_weight, cos_sin, state, rows, query_start_loc, seq_lens, positions, locs, pages, ratio, eps)
+        _compress(fresh, norm_weight, cos_sin, state, rows, query_start_loc, seq_lens, positions, locs, pages, ratio,
+                  eps)
     keep = live & (position >= seq_lens[request] - ring)
     _put(state, rows[request], position.remainder(ring), fresh, keep)
 
