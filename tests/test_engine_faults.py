@@ -113,3 +113,16 @@ def test_a16_windows_that_pass_max_len_at_a_page_edge(model, page_size, max_len)
         assert {o.finish_reason for o in got} == {"length"} and clean(engine)
         outputs.append(tokens(got))
     assert outputs[0] == outputs[1] == outputs[2]
+
+
+def test_intermediate_results_of_all_batch_sizes_share_one_memory(engine):
+    """Kept for each number of rows apart they would be 3.5 GiB with Flash's sizes."""
+    buffers = engine._scheduler.worker.target.buffers
+    engine.generate(PROMPTS, PARAMS)
+    assert len(buffers._views) > 3
+    for name in ("streams", "heads", "experts"):
+        assert len({getattr(view, name).untyped_storage().data_ptr() for view in buffers._views.values()}) == 1
+    small, large, beyond = buffers.of(2), buffers.of(256), buffers.of(257)
+    assert small.sites[0][1].data_ptr() == large.sites[0][1].data_ptr() != large.sites[1][1].data_ptr()
+    assert all(x.is_contiguous() for x in (small.streams, *small.sites[1]))
+    assert buffers.of(257) is not beyond and beyond.heads.shape[0] == 257

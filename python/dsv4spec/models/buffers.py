@@ -25,21 +25,25 @@ class RopeTables:
 
 
 class Buffers:
-    """Memory of the results that only the next op reads, kept per number of rows: a small forward is bound by calls,
-    and an allocation is one. One forward at a time may use it."""
+    """Memory of the results that only the next op reads: a small forward is bound by calls, and an allocation is one.
+    All numbers of rows up to 256 share the same memory; one forward at a time may use it."""
 
     _MOST_ROWS = 256  # beyond, memory is worth more than a call
 
     def __init__(self, config: DeepseekV4Config, dtype: torch.dtype, device):
-        self._config, self._options, self._kept = config, dict(dtype=dtype, device=device), {}
+        self._config, self._options = config, dict(dtype=dtype, device=device)
+        self._all: Rows | None = None
+        self._views: dict[int, Rows] = {}
 
     def of(self, rows: int) -> Rows:
-        kept = self._kept.get(rows)
-        if kept is None:
-            kept = Rows(self._config, rows, self._options)
-            if rows <= self._MOST_ROWS:
-                self._kept[rows] = kept
-        return kept
+        if rows > self._MOST_ROWS:
+            return Rows(self._config, rows, self._options)
+        known = self._views.get(rows)
+        if known is None:
+            if self._all is None:
+                self._all = Rows(self._config, self._MOST_ROWS, self._options)
+            known = self._views[rows] = self._all.first(rows)
+        return known
 
 
 class Rows:
@@ -53,3 +57,10 @@ class Rows:
         self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
         self.heads = torch.zeros(T, c.num_attention_heads, c.head_dim, **options)
         self.experts = torch.zeros(T, c.hidden_size, **options)
+
+    def first(self, rows: int) -> Rows:
+        """The first ``rows`` rows, in the same memory."""
+        view = object.__new__(Rows)
+        view.streams, view.heads, view.experts = (x[:rows] for x in (self.streams, self.heads, self.experts))
+        view.sites = [tuple(x[:rows] for x in site) for site in self.sites]
+        return view
