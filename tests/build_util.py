@@ -33,7 +33,7 @@ def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:
     return to
 
 
-def run(*command, cwd=None, env=None, timeout=300, **changes) -> subprocess.CompletedProcess:
+def run(*command, cwd=None, env=None, timeout=900, **changes) -> subprocess.CompletedProcess:
     """Run a command; ``changes`` are environment variables to set, or with None to take away."""
     environ = dict(os.environ if env is None else env)
     for name, value in changes.items():
