@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -108,8 +109,12 @@ struct Slot {
 
 Slot g_slots[] = {Slot("cpu"), Slot("cuda"), Slot("npu"), Slot("cuda_emu"), Slot("ascend_emu")};
 
+constexpr uint64_t kWorkspaceAlignment = 64;
 constexpr int kByDevice = -1, kReference = -2;
 std::atomic<int> g_route{kByDevice};
+thread_local bool t_check_only = false;
+
+bool launches_nothing() { return t_check_only || g_route.load(std::memory_order_relaxed) == kReference; }
 
 Slot* find(const char* name) {
   for (Slot& s : g_slots)
@@ -145,13 +150,17 @@ const BackendTable& table_for(OpId id, const char* op, const DLDevice& device) {
 
 void launch(OpId id, const char* op, const DLDevice& device, const void* params, dsv4_stream stream,
             void* workspace, uint64_t workspace_size) {
-  if (g_route.load(std::memory_order_relaxed) == kReference) return;
+  if (launches_nothing()) return;
   const BackendTable& table = table_for(id, op, device);
   const uint64_t needed = table.workspace[id] ? table.workspace[id](params) : 0;
   if (workspace_size < needed)
     throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": workspace: expected at least " +
                                              std::to_string(needed) + " bytes, got " +
                                              std::to_string(workspace_size));
+  if (needed && (!workspace || reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlignment))
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": workspace: expected memory aligned to " +
+                                             std::to_string(kWorkspaceAlignment) + " bytes, got " +
+                                             (workspace ? "memory that is not" : "NULL"));
   char text[256] = "";
   const Launch surroundings{stream, workspace, text, sizeof text};
   const int32_t status = table.launch[id](params, &surroundings);
@@ -160,9 +169,15 @@ void launch(OpId id, const char* op, const DLDevice& device, const void* params,
 }
 
 uint64_t workspace_bytes(OpId id, const char* op, const DLDevice& device, const void* params) {
-  if (g_route.load(std::memory_order_relaxed) == kReference) return 0;
+  if (launches_nothing()) return 0;
   const BackendTable& table = table_for(id, op, device);
   return table.workspace[id] ? table.workspace[id](params) : 0;
+}
+
+bool check_only(bool on) {
+  const bool before = t_check_only;
+  t_check_only = on;
+  return before;
 }
 
 void use_backend(const char* name) {
@@ -191,6 +206,6 @@ std::vector<BackendState> backend_states() {
 
 extern "C" const dsv4::Reflection* dsv4_reflection(void) {
   static const dsv4::Reflection reflection{dsv4::kBuild.source_hash, &dsv4::op_desc, &dsv4::backend_states,
-                                           &dsv4::cpu_levels};
+                                           &dsv4::cpu_levels, &dsv4::check_only};
   return &reflection;
 }

@@ -18,6 +18,8 @@ struct BackendState {
 // Loads every backend that is there (cheap after the first call).
 std::vector<BackendState> backend_states();
 void use_backend(const char* name);
+// Calls of this thread check their contract and launch nothing while this is on; returns what was in force.
+bool check_only(bool on);
 
 // What the Python binding reads besides the public ABI: the ops as data. Not part of the ABI; the source hash says
 // whether binding and library belong together.
@@ -26,6 +28,7 @@ struct Reflection {
   const OpDesc* (*op_desc)(OpId id);
   std::vector<BackendState> (*backend_states)();
   const std::vector<CpuLevel>& (*cpu_levels)();
+  bool (*check_only)(bool on);
 };
 
 }  // namespace dsv4

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check.h"
 
+#include <cstdio>
+
 namespace dsv4 {
 namespace {
 
@@ -24,6 +26,10 @@ std::string dl_dtype_name(const DLDataType& t) {
   return "DLPack dtype (code " + std::to_string(t.code) + ", bits " + std::to_string(t.bits) + ", lanes " +
          std::to_string(t.lanes) + ")";
 }
+
+// Bounds that no real tensor meets; within them no product of a few sizes overflows.
+constexpr int64_t kMaxElements = int64_t{1} << 48;
+constexpr int kMaxShownDims = 32;
 
 std::string shape_text(const int64_t* shape, int n) {
   std::string s = "[";
@@ -122,8 +128,15 @@ void Checker::refuse(const char* name, const std::string& rule, const std::strin
 void Checker::expect(bool ok, const char* name, const std::string& rule, int64_t got) const {
   if (!ok) refuse(name, rule, std::to_string(got));
 }
+void Checker::expect_from(int64_t least, const char* name, int64_t got) const {
+  expect(got >= least, name, "at least " + std::to_string(least), got);
+  expect(got <= INT32_MAX, name, "at most " + std::to_string(INT32_MAX), got);
+}
 void Checker::expect(bool ok, const char* name, const std::string& rule, double got) const {
-  if (!ok) refuse(name, rule, std::to_string(got));
+  if (ok) return;
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", got);
+  refuse(name, rule, text);
 }
 void Checker::expect(bool ok, const char* name, const std::string& rule, const std::string& got) const {
   if (!ok) refuse(name, rule, got);
@@ -156,8 +169,18 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
   }
 
   v.ndim = t->ndim;
+  if (t->ndim < 0 || t->ndim > kMaxShownDims)
+    refuse(name, rule_text(shape), std::to_string(t->ndim) + " dimensions");
+  if (t->ndim > 0 && !t->shape) refuse(name, rule_text(shape), "a shape that is NULL");
   if (static_cast<size_t>(t->ndim) != shape.size() || t->ndim > kMaxDims)
     refuse(name, rule_text(shape), shape_text(t->shape, t->ndim));
+  int64_t elements = 1;
+  for (int k = 0; k < t->ndim; ++k) {
+    if (t->shape[k] < 0) refuse(name, "sizes >= 0", "shape " + shape_text(t->shape, t->ndim));
+    if (t->shape[k] > kMaxElements / elements)
+      refuse(name, "at most 2^48 elements", "shape " + shape_text(t->shape, t->ndim));
+    if (t->shape[k] > 0) elements *= t->shape[k];
+  }
   int i = 0;
   for (const DimRef& r : shape) {
     const int64_t n = t->shape[i++];
@@ -171,6 +194,9 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
     v.shape[i] = t->shape[i];
     v.stride[i] = t->strides && t->shape[i] != 1 ? t->strides[i] : packed;
     if (v.stride[i] < 0) refuse(name, "strides >= 0", "stride " + std::to_string(v.stride[i]));
+    if (v.stride[i] > kMaxElements / (v.shape[i] > 0 ? v.shape[i] : 1))
+      refuse(name, "memory of at most 2^48 elements", "stride " + std::to_string(v.stride[i]) + " in dimension " +
+                                                          std::to_string(i));
     const bool must_pack = layout == Layout::kContiguous || i == t->ndim - 1;
     if (must_pack && v.stride[i] != packed && v.shape[i] > 1)
       refuse(name, layout == Layout::kContiguous ? "a contiguous tensor" : "a contiguous innermost dimension",

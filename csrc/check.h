@@ -57,6 +57,9 @@ class Checker {
   void expect(bool ok, const char* name, const std::string& rule, double got) const;
   void expect(bool ok, const char* name, const std::string& rule, const std::string& got) const;
 
+  // A scalar from `least` to 2^31 - 1: sums and products of a few such numbers do not overflow.
+  void expect_from(int64_t least, const char* name, int64_t got) const;
+
   // After the last tensor: outputs overlap nothing they may not.
   void finish() const;
 

@@ -52,24 +52,37 @@ void check_struct_size(const char* op, const Args* args) {
                                              std::to_string(args->struct_size));
 }
 
+// The scratch of an op whose args have any.
+struct Workspace {
+  void* memory = nullptr;
+  uint64_t size = 0;
+};
+template <class Args>
+auto workspace_of(const Args& args, int) -> decltype(args.workspace_size, Workspace{}) {
+  return {args.workspace, args.workspace_size};
+}
+template <class Args>
+Workspace workspace_of(const Args&, long) {
+  return {};
+}
+
 template <class Args, class Params, bool (*Fill)(Checker&, const Args&, Params&)>
-dsv4_status run_op(OpId id, const char* op, const Args* args, dsv4_stream stream, void* ws, uint64_t ws_size) {
+dsv4_status run_op(OpId id, const char* op, const Args* args, dsv4_stream stream) {
   struct Ctx {
     OpId id;
     const char* op;
     const Args* args;
     dsv4_stream stream;
-    void* ws;
-    uint64_t ws_size;
-  } ctx{id, op, args, stream, ws, ws_size};
+  } ctx{id, op, args, stream};
   return guarded(
       [](void* p) {
         auto& c = *static_cast<Ctx*>(p);
         check_struct_size(c.op, c.args);
         Checker check(c.op);
         Params params{};
-        if (Fill(check, *c.args, params))
-          launch(c.id, c.op, check.device(), &params, c.stream, c.ws, c.ws_size);
+        if (!Fill(check, *c.args, params)) return;
+        const Workspace scratch = workspace_of(*c.args, 0);  // after the struct's size has been checked
+        launch(c.id, c.op, check.device(), &params, c.stream, scratch.memory, scratch.size);
       },
       &ctx);
 }
@@ -86,6 +99,7 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
       [](void* p) {
         auto& c = *static_cast<Ctx*>(p);
         check_struct_size(c.op, c.args);
+        if (!c.bytes) throw Refusal(DSV4_INVALID_ARGUMENT, std::string(c.op) + ": bytes: expected a pointer, got NULL");
         Checker check(c.op);
         Params params{};
         *c.bytes = Fill(check, *c.args, params) ? workspace_bytes(c.id, c.op, check.device(), &params) : 0;
@@ -108,7 +122,7 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
 // `bool fill(Checker&, const Args&, Params&)`, which returns false when there is nothing to do.
 #define DSV4_DEFINE_OP(op)                                                                                  \
   extern "C" dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {                      \
-    return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream, nullptr, 0);             \
+    return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream);                         \
   }                                                                                                         \
   static const ::dsv4::OpDesc kDesc{                                                                        \
       ::dsv4::kOp_##op, #op, sizeof(Args), kFields, static_cast<int>(sizeof(kFields) / sizeof(kFields[0])), \
@@ -119,9 +133,7 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
 // dsv4_<op>_workspace_size.
 #define DSV4_DEFINE_OP_WITH_WORKSPACE(op)                                                                   \
   extern "C" dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {                      \
-    return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream,                          \
-                                              args ? args->workspace : nullptr,                             \
-                                              args ? args->workspace_size : 0);                             \
+    return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream);                         \
   }                                                                                                         \
   extern "C" dsv4_status dsv4_##op##_workspace_size(const dsv4_##op##_args* args, uint64_t* bytes) {        \
     return ::dsv4::query_workspace<Args, Params, fill>(::dsv4::kOp_##op, #op, args, bytes);                 \

@@ -107,7 +107,7 @@ def test_too_small_an_output_is_a_status(backend):
     (dict(prefix_lens=torch.tensor([-1, 8])), r"prefix_lens: expected 0 to seq_lens = 11 for request 0, got -1"),
     (dict(last_slots=torch.tensor([13, 11])), r"last_slots: expected a slot in which position 4 of request 0 can lie, got 13"),
     (dict(last_slots=torch.tensor([-4, 11])), r"last_slots: expected a slot in which position 4 of request 0 can lie, got -4"),
-    (dict(free_pages=torch.tensor([5, -1, 9])), r"free_pages: expected page ids >= 0, got -1"),
+    (dict(free_pages=torch.tensor([5, -1, 9])), r"free_pages: expected page ids from 0 to 2\^31 - 1, got -1"),
     (dict(extend_num_tokens=6), r"extend_num_tokens: expected at least 7 .*, got 6"),
     (dict(extend_num_tokens=-1), r"extend_num_tokens: expected at least 0, got -1"),
     (dict(page_size=0), r"page_size: expected at least 1, got 0"),

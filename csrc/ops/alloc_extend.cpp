@@ -17,7 +17,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.last_slots = c.in("last_slots", a.last_slots, {kI64}, {B});
   p.free_pages = c.in("free_pages", a.free_pages, {kI32, kI64}, {F});
   c.expect(a.extend_num_tokens >= 0, "extend_num_tokens", "at least 0", a.extend_num_tokens);
-  c.expect(a.page_size >= 1, "page_size", "at least 1", a.page_size);
+  c.expect_from(1, "page_size", a.page_size);
   p.slots = c.out("slots", a.slots, {kI64}, {a.extend_num_tokens});
   p.num_new_pages = c.out("num_new_pages", a.num_new_pages, {kI32}, {1});
   if (a.status) p.status = c.out("status", a.status, {kI32}, {1});

@@ -13,9 +13,9 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim B("B"), width("pages");
   p.block_table = c.in("block_table", a.block_table, {kI32, kI64}, {B, width});
   p.live_seq_lens = c.in("live_seq_lens", a.live_seq_lens, {kI32, kI64}, {B});
-  c.expect(a.topk >= 1, "topk", "at least 1", a.topk);
-  c.expect(a.num_steps >= 0, "num_steps", "at least 0", a.num_steps);
-  c.expect(a.page_size >= 1, "page_size", "at least 1", a.page_size);
+  c.expect_from(1, "topk", a.topk);
+  c.expect_from(0, "num_steps", a.num_steps);
+  c.expect_from(1, "page_size", a.page_size);
   p.slots = c.out("slots", a.slots, {kI64}, {B, a.topk * a.num_steps});
   c.finish();
   p.B = B, p.topk = a.topk, p.num_steps = a.num_steps, p.page_size = a.page_size;

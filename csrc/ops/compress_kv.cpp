@@ -14,7 +14,7 @@ static const Field kFields[] = {
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), C("coff*D"), r("ratio", a.ratio), D("D"), maxpos("max_pos"), R("R"), S("S"), ring("ring"), B("B"),
       M("M"), P("P"), page("page");
-  c.expect(a.ratio >= 2, "ratio", "at least 2", a.ratio);
+  c.expect_from(2, "ratio", a.ratio);
   c.expect(a.eps > 0, "eps", "a positive number", a.eps);
   p.kv = c.in("kv", a.kv, {kF32}, {T, C});
   p.gate = c.in("gate", a.gate, {kF32}, {T, C});

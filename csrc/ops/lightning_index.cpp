@@ -12,7 +12,7 @@ static const Field kFields[] = {DSV4_IN(q),        DSV4_IN(weights),         DSV
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), k("topk"), maxpos("max_pos"), R("R");
-  c.expect(a.ratio >= 2, "ratio", "at least 2", a.ratio);
+  c.expect_from(2, "ratio", a.ratio);
   p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
   c.expect(D % 8 == 0 && D >= 8 && D <= 512, "q", "a head size that is a multiple of 8 from 8 to 512", D.value);
   p.weights = c.in("weights", a.weights, {kF32}, {T, H});

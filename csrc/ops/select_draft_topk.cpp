@@ -14,7 +14,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim M("M"), k("k"), B("B");
   p.topk_p = c.in("topk_p", a.topk_p, {kF32}, {M, k});
   p.topk_index = c.in("topk_index", a.topk_index, {kI64}, {M, k});
-  c.expect(a.step >= 0, "step", "at least 0", a.step);
+  c.expect_from(0, "step", a.step);
   c.expect(k >= 1 && k <= kMaxTreeNodes, "topk_p", "1 to 256 columns", k.value);
   const bool first = a.step == 0;
   c.expect(first == !a.scores, "scores", first ? "None at step 0" : "a tensor after step 0", a.scores ? "a tensor" : "None");

@@ -26,7 +26,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), Pc("Pc"), c_page("c_page"),
       c_pages("c_pages"), k("k"), maxpos("max_pos"), R("R");
   c.expect(a.window >= 1, "window", "at least 1", a.window);
-  c.expect(a.ratio >= 0, "ratio", "at least 0", a.ratio);
+  c.expect_from(0, "ratio", a.ratio);
   c.expect(a.zero_padding == 0 || a.zero_padding == 1, "zero_padding", "0 or 1", a.zero_padding);
   const bool compressed = a.ratio > 1;
   p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});

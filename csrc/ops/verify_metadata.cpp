@@ -20,8 +20,8 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.c4_table = c.in("c4_table", a.c4_table, {kI32, kI64}, {B, c4_width});
   p.c128_table = c.in("c128_table", a.c128_table, {kI32, kI64}, {B, c128_width});
   c.expect(a.num_draft_tokens >= 1, "num_draft_tokens", "at least 1", a.num_draft_tokens);
-  c.expect(a.c4_page >= 0, "c4_page", "at least 0", a.c4_page);
-  c.expect(a.c128_page >= 0, "c128_page", "at least 0", a.c128_page);
+  c.expect_from(0, "c4_page", a.c4_page);
+  c.expect_from(0, "c128_page", a.c128_page);
   c.expect(T % a.num_draft_tokens == 0 && T / a.num_draft_tokens == B, "positions",
            "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows", T.value);
   Dim N4("N4", std::max<int64_t>(1, std::min<int64_t>(T, T / 4 + B)));

@@ -16,7 +16,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.positions = c.in("positions", a.positions, {kI64}, {T});
   p.live_seq_lens = c.in("live_seq_lens", a.live_seq_lens, {kI32, kI64}, {B});
   c.expect(a.num_draft_tokens >= 1, "num_draft_tokens", "at least 1", a.num_draft_tokens);
-  c.expect(a.ratio >= 0, "ratio", "at least 0", a.ratio);
+  c.expect_from(0, "ratio", a.ratio);
   c.expect(T % a.num_draft_tokens == 0 && T / a.num_draft_tokens == B, "positions",
            "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows", T.value);
   const int64_t groups = a.ratio > 0 ? T / a.ratio : 0;

@@ -15,7 +15,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim B("B"), n("n");
   p.candidates = c.in("candidates", a.candidates, {kI64}, {B, n});
   c.expect(n >= 1 && n <= kMaxTreeNodes, "candidates", "1 to 256 nodes", n.value);
-  c.expect(a.num_steps >= 0, "num_steps", "at least 0", a.num_steps);
+  c.expect_from(0, "num_steps", a.num_steps);
   p.retrieve_index = c.in("retrieve_index", a.retrieve_index, {kI64}, {B, n});
   p.next_token = c.in("next_token", a.next_token, {kI64}, {B, n});
   p.next_sibling = c.in("next_sibling", a.next_sibling, {kI64}, {B, n});

@@ -16,7 +16,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim B("B"), n("n"), V("V");
   p.candidates = c.in("candidates", a.candidates, {kI64}, {B, n});
   c.expect(n >= 1 && n <= kMaxTreeNodes, "candidates", "1 to 256 nodes", n.value);
-  c.expect(a.num_steps >= 0, "num_steps", "at least 0", a.num_steps);
+  c.expect_from(0, "num_steps", a.num_steps);
   c.expect(a.threshold_single >= 0 && a.threshold_single <= 1, "threshold_single", "0 to 1", a.threshold_single);
   c.expect(a.threshold_acc >= 0 && a.threshold_acc <= 1, "threshold_acc", "0 to 1", a.threshold_acc);
   p.retrieve_index = c.in("retrieve_index", a.retrieve_index, {kI64}, {B, n});

@@ -32,6 +32,12 @@ const OpDesc* op_desc_of(int id) { return dsv4_reflection()->op_desc(static_cast
   throw py::error_already_set();
 }
 
+[[noreturn]] void refuse_scalar(const char* op, const char* argument, const char* rule, py::handle value) {
+  PyErr_Clear();
+  const std::string got = PyLong_Check(value.ptr()) ? std::string(py::str(value)) : Py_TYPE(value.ptr())->tp_name;
+  throw py::value_error(std::string(op) + ": " + argument + ": expected " + rule + ", got " + got);
+}
+
 // Scratch of CPU launches: grown here, in the binding, so that kernels and the C ABI never allocate.
 void* cpu_workspace(uint64_t bytes) {
   struct Free {
@@ -65,13 +71,13 @@ void call_op(const OpDesc& op, const py::args& values) {
     switch (f.kind) {
       case ArgKind::kInt: {
         const int64_t n = PyLong_AsLongLong(value.ptr());
-        if (n == -1 && PyErr_Occurred()) throw py::error_already_set();
+        if (n == -1 && PyErr_Occurred()) refuse_scalar(op.name, f.name, "an integer of 64 bits", value);
         std::memcpy(member, &n, sizeof n);
         break;
       }
       case ArgKind::kDouble: {
         const double x = PyFloat_AsDouble(value.ptr());
-        if (x == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+        if (x == -1.0 && PyErr_Occurred()) refuse_scalar(op.name, f.name, "a number", value);
         std::memcpy(member, &x, sizeof x);
         break;
       }
@@ -158,6 +164,8 @@ PYBIND11_MODULE(_C, m) {
     const std::string text = name.is_none() ? "" : name.cast<std::string>();
     if (dsv4_status s = dsv4_use_backend(name.is_none() ? nullptr : text.c_str())) raise_status(s);
   });
+  m.def("check_only", dsv4_reflection()->check_only,
+        "True: calls of this thread check their contract and launch nothing. Returns what was in force before.");
   m.def("set_num_threads", [](int32_t n) {
     if (dsv4_status s = dsv4_set_num_threads(n)) raise_status(s);
   });

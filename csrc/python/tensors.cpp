@@ -37,6 +37,14 @@ const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
   throw py::value_error(std::string(op) + ": " + argument + ": expected " + rule + ", got " + got);
 }
 
+// The producer will not hand out its memory (meta or sparse tensors, tensors that require a gradient, byte orders...).
+[[noreturn]] void refuse_export(const char* op, const char* argument, py::handle object,
+                                const py::error_already_set& error) {
+  std::string why = py::str(error.value());
+  why = why.substr(0, why.find('\n'));
+  refuse(op, argument, "a tensor that DLPack can share", std::string(Py_TYPE(object.ptr())->tp_name) + " (" + why + ")");
+}
+
 }  // namespace
 
 BorrowedTensor::~BorrowedTensor() {
@@ -46,7 +54,8 @@ BorrowedTensor::~BorrowedTensor() {
 
 void BorrowedTensor::borrow(py::handle object, const char* op, const char* argument, bool written) {
   if (const DLPackExchangeAPI* api = exchange_api(Py_TYPE(object.ptr()))) {
-    if (api->dltensor_from_py_object_no_sync(object.ptr(), &storage_) != 0) throw py::error_already_set();
+    if (api->dltensor_from_py_object_no_sync(object.ptr(), &storage_) != 0)
+      refuse_export(op, argument, object, py::error_already_set());
     tensor_ = &storage_;
     return;
   }
@@ -60,8 +69,12 @@ void BorrowedTensor::from_protocol(py::handle object, const char* op, const char
     try {
       return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
     } catch (py::error_already_set& e) {
-      if (!e.matches(PyExc_TypeError)) throw;
+      if (!e.matches(PyExc_TypeError)) refuse_export(op, argument, object, e);
+    }
+    try {
       return object.attr("__dlpack__")();  // a producer from before DLPack 1.0
+    } catch (py::error_already_set& e) {
+      refuse_export(op, argument, object, e);
     }
   }();
   PyObject* capsule = owner_.ptr();

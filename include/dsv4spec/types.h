@@ -10,7 +10,7 @@
  * themselves, nor an input unless the op says so. An empty problem (0 rows) is legal and writes nothing.
  *
  * -1 is the only skip marker of slots, locations and pages; page 0 is an ordinary page.
- * slot = page * page_size + offset.
+ * slot = page * page_size + offset; page ids, page sizes and ratios are below 2^31. CPU workspaces are 64-byte aligned.
  */
 #ifndef DSV4SPEC_TYPES_H_
 #define DSV4SPEC_TYPES_H_

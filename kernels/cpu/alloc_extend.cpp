@@ -12,7 +12,7 @@
 namespace dsv4::cpu {
 namespace {
 
-int64_t pages_of(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+int64_t pages_of(int64_t tokens, int64_t page) { return tokens / page + (tokens % page != 0); }
 
 struct Totals {
   int64_t tokens = 0, pages = 0;
@@ -28,16 +28,18 @@ int32_t check(const AllocExtendParams& p, const Launch& launch, Totals* total) {
       return refuse(launch, "prefix_lens: expected 0 to seq_lens = %lld for request %lld, got %lld",
                     static_cast<long long>(seq), static_cast<long long>(b), static_cast<long long>(prefix));
     const int64_t last = prefix % p.page_size && seq > prefix ? *p.last_slots.at<int64_t>(b) : prefix - 1;
-    if (last < -1 || (last + 1) % p.page_size != prefix % p.page_size)
+    // Slots of a page that can be: last + 1 does not overflow.
+    if (last < -1 || last == INT64_MAX || (last + 1) % p.page_size != prefix % p.page_size)
       return refuse(launch, "last_slots: expected a slot in which position %lld of request %lld can lie, got %lld",
                     static_cast<long long>(prefix - 1), static_cast<long long>(b), static_cast<long long>(last));
-    total->tokens += seq - prefix;
-    total->pages += pages_of(seq, p.page_size) - pages_of(prefix, p.page_size);
+    const int64_t pages = pages_of(seq, p.page_size) - pages_of(prefix, p.page_size);
+    total->tokens = total->tokens > INT64_MAX - (seq - prefix) ? INT64_MAX : total->tokens + (seq - prefix);
+    total->pages = total->pages > INT64_MAX - pages ? INT64_MAX : total->pages + pages;
   }
   const bool enough = total->pages <= p.free_count;
   for (int64_t i = 0; enough && i < total->pages; ++i)
-    if (int_at(p.free_pages, i) < 0)
-      return refuse(launch, "free_pages: expected page ids >= 0, got %lld", static_cast<long long>(int_at(p.free_pages, i)));
+    if (const int64_t id = int_at(p.free_pages, i); id < 0 || id > kMaxPageId)
+      return refuse(launch, "free_pages: expected page ids from 0 to 2^31 - 1, got %lld", static_cast<long long>(id));
   if (p.status) return DSV4_OK;
   if (!enough)
     return refuse(launch, "free_pages: expected at least %lld pages, got %lld", static_cast<long long>(total->pages),

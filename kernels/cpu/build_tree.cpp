@@ -102,12 +102,19 @@ void build(const BuildTreeParams& p, int64_t b, int64_t s, int64_t full_offset) 
 
 int32_t check(const BuildTreeParams& p, const Launch& launch) {
   if (p.mask_mode == DSV4_TREE_MASK_FULL) {
-    int64_t needed = p.n * p.n * p.B;
-    for (int64_t b = 0; b < p.B; ++b) needed += p.n * std::max<int64_t>(int_at(p.live_seq_lens, b), 0);
+    const int64_t most = INT64_MAX / p.n - p.n * p.B;  // the sum of the lengths that still can be counted
+    int64_t sum = 0;
+    for (int64_t b = 0; b < p.B; ++b)
+      sum += std::min(std::max<int64_t>(int_at(p.live_seq_lens, b), 0), most - sum);
+    const int64_t needed = p.n * (p.n * p.B + sum);
     if (p.tree_mask.shape[0] < needed)
       return refuse(launch, "tree_mask: expected at least %lld elements, got %lld", static_cast<long long>(needed),
                     static_cast<long long>(p.tree_mask.shape[0]));
   }
+  for (int64_t b = 0; b < p.B; ++b)
+    if (const int64_t s = int_at(p.live_seq_lens, b); s > INT64_MAX - p.n)
+      return refuse(launch, "live_seq_lens: expected a length whose positions fit 64 bits, got %lld for request %lld",
+                    static_cast<long long>(s), static_cast<long long>(b));
   if (p.status) return DSV4_OK;
   std::atomic<int64_t> first{p.B};
   parallel(p.B, grain_for(p.n * 64), [&](int64_t begin, int64_t end) {

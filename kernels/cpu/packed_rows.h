@@ -36,10 +36,12 @@ inline int32_t check_packed(const Params& p, const Launch& launch) {
   if (before != 0)
     return refuse(launch, "query_start_loc: expected 0 as its first value, got %lld", (long long)before);
   for (int64_t b = 0; b < p.B; ++b) {
-    const PackedRequest r = packed_request(p, b);
-    if (r.rows < 0 || r.start + r.rows > p.T)
+    const int64_t after = int_at(p.query_start_loc, b + 1);
+    if (after < before || after > p.T)
       return refuse(launch, "query_start_loc: expected values rising to at most T=%lld, got %lld after %lld",
-                    (long long)p.T, (long long)(r.start + r.rows), (long long)r.start);
+                    (long long)p.T, (long long)after, (long long)before);
+    before = after;
+    const PackedRequest r = packed_request(p, b);
     if (r.length < 0 || (r.length > 0 && r.length < r.rows))
       return refuse(launch, "seq_lens: expected 0 or at least the %lld rows of request %lld, got %lld",
                     (long long)r.rows, (long long)b, (long long)r.length);

@@ -3,6 +3,8 @@
 // (or all visible ones), in steps of up to kBlock keys; window steps end at multiples of kBlock in position, so a row
 // adds up in one order whatever else the call holds. A work item is one query row x 16 heads.
 // Bound by arithmetic: 4 * D flops a (row, head, key). Contract: include/dsv4spec/target.h.
+#include <algorithm>
+
 #include "packed_rows.h"
 #include "softmax_row.h"
 
@@ -27,10 +29,11 @@ struct Keys {
   }
   void window(int64_t b, int64_t position) {
     int64_t begin = position >= p.window ? position - p.window + 1 : 0;
-    for (int64_t x = begin; x <= position; ++x) {
+    const int64_t end = std::min(position + 1, p.block_table.shape[1] * p.page);
+    for (int64_t x = begin; x < end; ++x) {
       if (x % kBlock == 0) flush();
       const int64_t column = x / p.page;
-      const int64_t page = column < p.block_table.shape[1] ? int_at(p.block_table, b, column) : -1;
+      const int64_t page = int_at(p.block_table, b, column);
       if (page < 0) {  // not seen: on to the next page
         x = (column + 1) * p.page - 1;
         continue;
@@ -46,6 +49,7 @@ struct Keys {
   }
   void entries(int64_t b, int64_t row, int64_t count) {
     if (!p.indices) {
+      count = std::min(count, p.c_table.shape[1] * p.c_page);
       for (int64_t w = 0; w < count; ++w) entry(b, w);
     } else {
       const int32_t* chosen = p.indices.at<int32_t>(row);
@@ -82,7 +86,8 @@ template <class T>
 void run(const Params& p) {
   const int64_t groups = (p.H + kHeads - 1) / kHeads;
   const int64_t entries = !p.c_table ? 0 : p.indices ? p.indices.shape[1] : p.c_table.shape[1] * p.c_page;
-  const int64_t work = (p.window + entries) * p.D * (p.H < kHeads ? p.H : kHeads) / 4;  // flops / 16
+  const int64_t window = std::min(p.window, p.block_table.shape[1] * p.page);
+  const int64_t work = (window + entries) * p.D * (p.H < kHeads ? p.H : kHeads) / 4;  // flops / 16
   parallel(p.T * groups, grain_for(work), [&](int64_t begin, int64_t end) {
     RowState<T, Params> state;
     Turn turn;

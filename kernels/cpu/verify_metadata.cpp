@@ -28,13 +28,16 @@ int32_t check(const VerifyMetadataParams& p, const Pool<kRatio>& pool, const Lau
   int64_t bad_request = -1, bad_index = 0;
   pool.for_each_entry(p, [&](int64_t b, int64_t j, int64_t) {
     const int64_t index = (int_at(p.live_seq_lens, b) + j) / pool.ratio / pool.page;
-    if (bad_request < 0 && (index >= pool.table.shape[1] || int_at(pool.table, b, index) < 0))
-      bad_request = b, bad_index = index;
+    if (bad_request >= 0) return;
+    const int64_t entry = index < pool.table.shape[1] ? int_at(pool.table, b, index) : -1;
+    if (entry < 0 || entry > kMaxPageId) bad_request = b, bad_index = index;
   });
   if (bad_request < 0) return DSV4_OK;
   return refuse(launch, "%s: expected a page in column %lld of request %lld, got %s", pool.name,
                 static_cast<long long>(bad_index), static_cast<long long>(bad_request),
-                bad_index >= pool.table.shape[1] ? "a table that ends before it" : "a negative entry");
+                bad_index >= pool.table.shape[1]                     ? "a table that ends before it"
+                : int_at(pool.table, bad_request, bad_index) < 0 ? "a negative entry"
+                                                                 : "an entry of 2^31 or more");
 }
 
 template <int64_t kRatio>
@@ -45,7 +48,7 @@ void write(const VerifyMetadataParams& p, const Pool<kRatio>& pool) {
   const int64_t size = pool.loc.shape[0];
   const int64_t count = pool.for_each_entry(p, [&](int64_t b, int64_t j, int64_t place) {
     const int64_t group = (int_at(p.live_seq_lens, b) + j) / pool.ratio;
-    value[place] = positions[b * p.n + j] + 1 - pool.ratio;
+    value[place] = group_start(positions[b * p.n + j], pool.ratio);
     loc[place] = int_at(pool.table, b, group / pool.page) * pool.page + group % pool.page;
   });
   std::fill(value + count, value + size, 0);
@@ -55,6 +58,10 @@ void write(const VerifyMetadataParams& p, const Pool<kRatio>& pool) {
 int32_t launch(const VerifyMetadataParams& p, const Launch& launch) {
   const Pool<4> c4{"c4_table", p.c4_table, p.c4_positions, p.c4_loc, p.c4_page};
   const Pool<128> c128{"c128_table", p.c128_table, p.c128_positions, p.c128_loc, p.c128_page};
+  for (int64_t b = 0; b < p.B; ++b)  // start_pos is int32
+    if (const int64_t s = int_at(p.live_seq_lens, b); s > INT32_MAX - p.n)
+      return refuse(launch, "live_seq_lens: expected lengths below 2^31 - n for request %lld, got %lld",
+                    static_cast<long long>(b), static_cast<long long>(s));
   if (int32_t status = check(p, c4, launch)) return status;
   if (int32_t status = check(p, c128, launch)) return status;
   write(p, c4);

@@ -14,7 +14,7 @@ int32_t launch(const VerifyPositionsPaddingParams& p, const Launch&) {
   const int64_t* positions = p.positions.at<int64_t>();
   const int64_t count = for_each_emitting_row(
       p.live_seq_lens, p.B, p.n, p.ratio,
-      [&](int64_t b, int64_t j, int64_t place) { out[place] = positions[b * p.n + j] + 1 - p.ratio; });
+      [&](int64_t b, int64_t j, int64_t place) { out[place] = group_start(positions[b * p.n + j], p.ratio); });
   std::fill(out + count, out + p.out.shape[0], 0);
   return DSV4_OK;
 }

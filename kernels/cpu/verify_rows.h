@@ -5,6 +5,11 @@
 
 namespace dsv4::cpu {
 
+// The first position of the group that ends at `position` (any number: sums wrap around).
+inline int64_t group_start(int64_t position, int64_t ratio) {
+  return static_cast<int64_t>(static_cast<uint64_t>(position) + 1 - static_cast<uint64_t>(ratio));
+}
+
 // fn(b, j, place) for every emitting row in request-major order; returns their number. A request's emitting rows are
 // r apart, so the cost is one step an entry and one a request, not one a row.
 template <class Fn>
@@ -14,7 +19,10 @@ inline int64_t for_each_emitting_row(const TensorView& live_seq_lens, int64_t B,
   for (int64_t b = 0; b < B; ++b) {
     const int64_t s = int_at(live_seq_lens, b);
     if (s <= 0) continue;
-    for (int64_t j = ratio - 1 - s % ratio; j < n; j += ratio) fn(b, j, place++);
+    for (int64_t j = ratio - 1 - s % ratio; j < n; j += ratio) {
+      fn(b, j, place++);
+      if (ratio >= n) break;  // also keeps j from overflowing
+    }
   }
   return place;
 }

@@ -16,11 +16,12 @@ import contextlib
 import functools
 import os
 import sys
+import threading
 from dataclasses import dataclass, field
 
 from dsv4spec import _C
 
-from . import _reference, _torch
+from . import _explain, _reference, _torch
 
 BACKENDS = ("reference", "cpu", "cuda", "npu", "cuda_emu", "ascend_emu")
 
@@ -36,7 +37,15 @@ class _Route:
 
 
 _route = _Route()
-_faking = False  # inside a fake kernel: allocate, do not call
+
+
+class _Thread(threading.local):
+    """What one thread is at: others go on calling kernels while it runs a fake kernel."""
+
+    faking = False  # inside a fake kernel: allocate, do not call
+
+
+_thread = _Thread()
 _PLAIN = {int, float, bool, str, type(None), tuple, list}  # argument types that need no look; torch's join at its import
 
 
@@ -130,7 +139,7 @@ def clear_used_reference() -> None:
 
 def kernel(name: str, *args) -> None:
     """Call op ``name`` of the C ABI with its arguments in struct order (nothing inside a fake kernel)."""
-    if not _faking:
+    if not _thread.faking:
         try:
             getattr(_C, name)(*args)
         except NotImplementedError as error:
@@ -202,9 +211,13 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
             if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
                 if _traced((*args, *kwargs.values())):
                     return _torch.call(OPS[name], args, kwargs)
-            if name in (_direct_ops() if _route.direct is None else _route.direct):
-                return body(*args, **kwargs)
-            return run(OPS[name], args, kwargs)
+            try:
+                if name in (_direct_ops() if _route.direct is None else _route.direct):
+                    return body(*args, **kwargs)
+                return run(OPS[name], args, kwargs)
+            except (AttributeError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+                _explain.refuse(OPS[name], args, kwargs, error)
+                raise
 
         # A code object per op: torch.compile counts its recompilations by code object, and all ops together
         # are many.
@@ -239,18 +252,17 @@ def _traced(values) -> bool:
 def run(op_: Op, args, kwargs):
     """The call of real tensors, by the route in force; what ``torch.library`` runs."""
     if _wants_reference(op_.name, args, kwargs):
-        return _reference.run(op_, args, kwargs, _route.name)
+        return _reference.run(op_, args, kwargs)
     return op_.body(*args, **kwargs)
 
 
 def fake(op_: Op, args, kwargs):
     """The call of fake tensors: the body allocates and launches nothing."""
-    global _faking
-    _faking = True
+    before, _thread.faking = _thread.faking, True
     try:
         return op_.body(*args, **kwargs)
     finally:
-        _faking = False
+        _thread.faking = before
 
 
 if name_ := os.environ.get("DSV4SPEC_BACKEND"):

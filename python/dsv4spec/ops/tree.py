@@ -164,7 +164,7 @@ def verify_tree_greedy(candidates, retrieve_index, next_token, next_sibling, tar
             their request (other backends end the walk there; no walk exceeds n-1 steps).
     """
     if out is None:
-        out = _accept_outputs(candidates, *candidates.shape, num_steps)
+        out = _accept_outputs(candidates, *candidates.shape[:2], num_steps)
     kernel("verify_tree_greedy", candidates, retrieve_index, next_token, next_sibling, target_predict, *out, num_steps)
     return out
 
@@ -195,7 +195,7 @@ def verify_tree_sampling(candidates, retrieve_index, next_token, next_sibling, t
         ValueError: an argument outside this contract.
     """
     if out is None:
-        out = _accept_outputs(candidates, *candidates.shape, num_steps)
+        out = _accept_outputs(candidates, *candidates.shape[:2], num_steps)
     kernel("verify_tree_sampling", candidates, retrieve_index, next_token, next_sibling, target_probs, coins, final_coins,
            *out, num_steps, threshold_single, threshold_acc)
     return out
