@@ -118,10 +118,11 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
 #define DSV4_INT(member) DSV4_FIELD(member, kInt)
 #define DSV4_DOUBLE(member) DSV4_FIELD(member, kDouble)
 
-// Emits dsv4_<op> and registers the op. Expects in scope: `using Args`, `using Params`, `kFields`, and
+// Emits dsv4_<op> (DSV4_API again: inside a namespace the header's is forgotten) and registers the op. Expects in
+// scope: `using Args`, `using Params`, `kFields`, and
 // `bool fill(Checker&, const Args&, Params&)`, which returns false when there is nothing to do.
 #define DSV4_DEFINE_OP(op)                                                                                  \
-  extern "C" dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {                      \
+  extern "C" DSV4_API dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {             \
     return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream);                         \
   }                                                                                                         \
   static const ::dsv4::OpDesc kDesc{                                                                        \
@@ -132,10 +133,10 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
 // The same for an op whose args end in {void* workspace; uint64_t workspace_size}; also emits
 // dsv4_<op>_workspace_size.
 #define DSV4_DEFINE_OP_WITH_WORKSPACE(op)                                                                   \
-  extern "C" dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {                      \
+  extern "C" DSV4_API dsv4_status dsv4_##op(const dsv4_##op##_args* args, dsv4_stream stream) {             \
     return ::dsv4::run_op<Args, Params, fill>(::dsv4::kOp_##op, #op, args, stream);                         \
   }                                                                                                         \
-  extern "C" dsv4_status dsv4_##op##_workspace_size(const dsv4_##op##_args* args, uint64_t* bytes) {        \
+  extern "C" DSV4_API dsv4_status dsv4_##op##_workspace_size(const dsv4_##op##_args* args, uint64_t* bytes) {\
     return ::dsv4::query_workspace<Args, Params, fill>(::dsv4::kOp_##op, #op, args, bytes);                 \
   }                                                                                                         \
   static const ::dsv4::OpDesc kDesc{                                                                        \
