@@ -126,3 +126,18 @@ def test_intermediate_results_of_all_batch_sizes_share_one_memory(engine):
     assert small.sites[0][1].data_ptr() == large.sites[0][1].data_ptr() != large.sites[1][1].data_ptr()
     assert all(x.is_contiguous() for x in (small.streams, *small.sites[1]))
     assert buffers.of(257) is not beyond and beyond.heads.shape[0] == 257
+
+
+def test_a30_counters_start_again_at_a_reset(engine):
+    engine.generate(PROMPTS, PARAMS)
+    first = engine.metrics()
+    assert first["rounds"] and first["drafted"] and first["output_tokens"] == len(PROMPTS) * 12
+    engine.reset_metrics()
+    zero = engine.metrics()
+    assert not any(zero["forwards"].values()) and not any(zero["time_s"].values())
+    assert zero["rounds"] == zero["drafted"] == zero["prompt_tokens"] == zero["output_tokens"] == 0
+    assert zero["accept_length"] is zero["ttft_ms"] is zero["tpot_ms"] is None
+    engine.generate(PROMPTS, PARAMS)
+    timed = ("time_s", "ttft_ms", "tpot_ms")
+    assert {k: v for k, v in engine.metrics().items() if k not in timed} == \
+        {k: v for k, v in first.items() if k not in timed}

@@ -6,6 +6,7 @@ from toy import make, read, start, successor
 from util import BACKENDS
 
 from dsv4spec import ops
+from dsv4spec.spec import tree
 from dsv4spec.spec.options import SpeculativeConfig
 from dsv4spec.spec.tree import window_rows
 
@@ -111,3 +112,13 @@ def test_a16_tree_nodes_without_a_slot_are_not_accepted():
     block, = worker.decode([row])
     assert (worker.target.batches[-1].slots >= 0).tolist() == [True, True, False, False, False]
     assert len(block.tokens) <= 2 and block.tokens[0] == 16
+
+
+def test_a_node_of_the_draft_tree_sees_what_its_parent_sees():
+    """The output is right whatever the drafts see, so only the mask itself tells."""
+    mask = torch.zeros(2, 0, 0, dtype=torch.bool)
+    for state_rows in ([[0, 0], [1, 1]], [[1, 1], [2, 3]], [[0, 1], [3, 3]]):  # beam of the level before, + 2 * request
+        mask = tree._grow(mask, torch.tensor(state_rows), 2)
+    first = ["100000", "010000", "011000", "010100", "011010", "010101"]
+    second = ["100000", "010000", "101000", "010100", "010110", "010101"]
+    assert mask.tolist() == [[[c == "1" for c in row] for row in rows] for rows in (first, second)]
