@@ -58,8 +58,8 @@ def test_bench_e2e(model, tmp_path, monkeypatch):
     monkeypatch.setattr(bench_context, "STEPS", 5)
     monkeypatch.setattr(bench_context, "REPEATS", 1)
     file = tmp_path / "e2e.json"
-    out, _ = command("bench", "e2e", "--model", model, "--prompt", "abc", "--max-new-tokens", 8, "--repeats", 1,
-                     "--json", file)
+    out, _ = command("bench", "e2e", "--model", model, "--prompt", "abc", "de", "--max-new-tokens", 8,
+                     "--repeats", 1, "--json", file)
     result = json.loads(file.read_text())
     assert json.loads(out) == result
     for key in ("plain_tokens_per_s", "speculative_tokens_per_s", "speculative_over_plain", "transformers_tokens_per_s",
@@ -69,9 +69,9 @@ def test_bench_e2e(model, tmp_path, monkeypatch):
 
 
 def test_bench_refuses_outputs_that_differ():
-    with pytest.raises(RuntimeError, match="speculative: tokens differ from token 2 on"):
-        bench_e2e._refuse_difference("speculative", [1, 2, 3], [1, 2, 4])
-    bench_e2e._refuse_difference("speculative", [1, 2], [1, 2])
+    with pytest.raises(RuntimeError, match="speculative: tokens of prompt 1 differ from token 2 on"):
+        bench_e2e._refuse_difference("speculative", [[7], [1, 2, 3]], [[7], [1, 2, 4]])
+    bench_e2e._refuse_difference("speculative", [[1, 2]], [[1, 2]])
 
 
 def test_bench_context_case_recycles_pages():

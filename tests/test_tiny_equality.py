@@ -42,8 +42,8 @@ def test_speculative_equals_plain(steps, page_size, chunk):
 def test_plain_equals_transformers():
     pytest.importorskip("transformers")
     prompts, want = plain()
-    theirs = Transformers(str(ASSET), prompts[3], NEW)
-    assert theirs.check(theirs.generate(), want[3]) in (0, 1)  # 1: parted at two nearly equal logits; raises otherwise
+    theirs = Transformers(str(ASSET), NEW)
+    assert theirs.check(prompts[3], theirs.generate(prompts[3]), want[3]) in (0, 1)  # 1: parted at two nearly equal logits; raises otherwise
 
 
 def test_the_model_has_every_layer_kind():

@@ -13,17 +13,18 @@ import platform
 import statistics
 import time
 
-from .demo import ASSET, PROMPT, _first_difference
+from .demo import ASSET, _first_difference
 from .generate import log, logs_to_stderr, positive
 
+PROMPTS = ("If the argument is", "An exception is raised when", "Return a list of", 'The "import" statement')
 GAP = 1e-3  # two best logits nearer than this may fall either way in two right implementations (fp32)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="F", help="write the result to this file")
     parser.add_argument("--model", default=str(ASSET), metavar="DIR")
-    parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
-    parser.add_argument("--max-new-tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--prompt", nargs="+", default=list(PROMPTS), metavar="TEXT", help="decoded one after the other")
+    parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="for each prompt")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N")
     parser.add_argument("--repeats", type=positive, default=7, metavar="N")
 
@@ -58,20 +59,23 @@ def measure(args) -> dict:
     params = SamplingParams(args.max_new_tokens, ignore_eos=True)
     plain = Engine(args.model, speculative=None, max_running_requests=1)
     drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), max_running_requests=1)
-    prompt = Tokenizer(args.model).encode(args.prompt)
+    tokenizer = Tokenizer(args.model)
+    prompts = [tokenizer.encode(text) for text in args.prompt]
 
     def ours(engine):
-        return lambda: engine.generate([prompt], params)[0].token_ids
+        return lambda: [engine.generate([prompt], params)[0].token_ids for prompt in prompts]
 
     runs = {"plain": ours(plain), "speculative": ours(drafted)}
     if importlib.util.find_spec("transformers"):
-        theirs = Transformers(args.model, prompt, args.max_new_tokens)
-        runs["transformers"] = theirs.generate
+        theirs = Transformers(args.model, args.max_new_tokens)
+        runs["transformers"] = lambda: [theirs.generate(prompt) for prompt in prompts]
     else:
         log.info("transformers is not installed: its figures are null")
     tokens = {name: once() for name, once in runs.items()}  # warm-up
     _refuse_difference("speculative", tokens["speculative"], tokens["plain"])
-    near = theirs.check(tokens["transformers"], tokens["plain"]) if "transformers" in runs else None
+    near = None
+    if "transformers" in runs:
+        near = sum(map(theirs.check, prompts, tokens["transformers"], tokens["plain"]))
     seconds = {name: [] for name in runs}
     drafted.reset_metrics()
     for _ in range(args.repeats):
@@ -80,7 +84,8 @@ def measure(args) -> dict:
             got = once()
             seconds[name].append(time.perf_counter() - start)
             _refuse_difference(f"{name}, repeated", got, tokens[name])
-    rate = {name: args.max_new_tokens / statistics.median(s) for name, s in seconds.items()}
+    total = args.max_new_tokens * len(prompts)
+    rate = {name: total / statistics.median(s) for name, s in seconds.items()}
     metrics = drafted.metrics()
     with plain._routed(), torch_threads(plain.config, plain.device):
         ratio, threads = context_ratio(plain.config, plain.dtype, plain.device), torch.get_num_threads()
@@ -96,23 +101,24 @@ def measure(args) -> dict:
         "seconds": seconds,
         "near_ties_against_transformers": near,
         "reference_ops": metrics["reference_ops"],
-        "prompt_tokens": len(prompt), "new_tokens": args.max_new_tokens, "num_steps": args.num_steps,
+        "prompts": args.prompt, "new_tokens_each": args.max_new_tokens, "num_steps": args.num_steps,
         "dtype": str(plain.dtype).removeprefix("torch."), "device": str(plain.device),
         "torch_threads": threads, "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,
     }
 
 
-def _refuse_difference(what: str, got: list[int], want: list[int]) -> None:
-    if got != want:
-        raise RuntimeError(f"bench e2e: {what}: tokens differ from token {_first_difference(got, want)} on; nothing is "
-                           "reported for outputs that are not equal")
+def _refuse_difference(what: str, got: list[list[int]], want: list[list[int]]) -> None:
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        if a != b:
+            raise RuntimeError(f"bench e2e: {what}: tokens of prompt {i} differ from token {_first_difference(a, b)} on; "
+                               "nothing is reported for outputs that are not equal")
 
 
 class Transformers:
     """transformers' eager model on the same files, float32."""
 
-    def __init__(self, directory: str, prompt: list[int], new_tokens: int):
+    def __init__(self, directory: str, new_tokens: int):
         import torch
         import transformers
 
@@ -122,20 +128,21 @@ class Transformers:
         transformers.utils.logging.disable_progress_bar()
         self.model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32,
                                                                        attn_implementation="eager").eval()
-        self.ids, self.new_tokens = torch.tensor([prompt]), new_tokens
+        self.new_tokens = new_tokens
         self.config = DeepseekV4Config.from_dir(directory)
 
-    def generate(self) -> list[int]:
+    def generate(self, prompt: list[int]) -> list[int]:
         import torch
 
         from .placement import torch_threads
 
-        with torch.inference_mode(), torch_threads(self.config, self.ids.device):  # as many threads as the engine has
-            out = self.model.generate(self.ids, attention_mask=torch.ones_like(self.ids), do_sample=False,
+        ids = torch.tensor([prompt])
+        with torch.inference_mode(), torch_threads(self.config, ids.device):  # as many threads as the engine has
+            out = self.model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
                                       max_new_tokens=self.new_tokens, eos_token_id=None, pad_token_id=0)
-        return out[0, self.ids.shape[1]:].tolist()
+        return out[0, len(prompt):].tolist()
 
-    def check(self, theirs: list[int], ours: list[int]) -> int:
+    def check(self, prompt: list[int], theirs: list[int], ours: list[int]) -> int:
         """0 if the tokens are equal, 1 if they part at two nearly equal logits; RuntimeError otherwise."""
         import torch
 
@@ -143,10 +150,10 @@ class Transformers:
             return 0
         at = _first_difference(theirs, ours)
         with torch.inference_mode():
-            ids = torch.cat([self.ids[0], torch.tensor(theirs[:at])])[None]
-            best = self.model(input_ids=ids, use_cache=False).logits[0, -1].topk(2).values.tolist()
+            logits = self.model(input_ids=torch.tensor([prompt + theirs[:at]]), use_cache=False).logits[0, -1]
+            best = logits.topk(2).values.tolist()
         if best[0] - best[1] >= GAP:
-            _refuse_difference("transformers", theirs, ours)
+            _refuse_difference("transformers", [theirs], [ours])
         log.info("transformers parts from us at token %d, where the two best logits differ by %.1e", at,
                  best[0] - best[1])
         return 1

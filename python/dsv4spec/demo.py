@@ -12,7 +12,7 @@ from pathlib import Path
 from .generate import log, logs_to_stderr, positive
 
 ASSET = Path(__file__).parent / "assets" / "tiny"
-PROMPT = "The \"for\" statement is used to iterate over the elements of a sequence"
+PROMPT = "Return True if the"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
