@@ -8,7 +8,7 @@ to every entry.
 import torch
 
 
-def train(model, batches, steps=120, length=1024, lr=4e-3):
+def train(model, batches, steps=100, length=1024, lr=4e-3):
     layers = [layer.attn for layer in model.layers if layer.attn.indexer is not None]
     params = [p for attn in layers for p in attn.indexer.parameters()]
     opt = torch.optim.Adam(params, lr=lr, betas=(0.9, 0.95))
