@@ -142,7 +142,8 @@ class EagleWorker(PlainWorker):
         n, steps = tokens.shape[1], draft.steps
         _, accept_index, accepted = ops.verify_tree_greedy(
             tokens, links.retrieve_index, links.next_token, links.next_sibling, predict.view(-1, n), num_steps=steps)
-        path = predict[accept_index.clamp_min(0)]  # [B, steps + 1]
+        # Along a chain the accepted path is the window itself.
+        path = predict.view(-1, n) if draft.topk == 1 else predict[accept_index.clamp_min(0)]
         # The one host read of a round: tokens and counts in one transfer.
         host = torch.cat([path, accepted[:, None]], 1).tolist()
         counts = [row.pop() for row in host]
