@@ -86,7 +86,7 @@ def test_nan_stays_in_its_row(backend):
     ("norm_weight", torch.zeros(16).int(), r"norm_weight: expected dtype float32 or bfloat16, got int32"),
     ("sinkhorn_iters", -1, r"sinkhorn_iters: expected 1 to 1000, got -1"),
     ("rms_eps", 1.5, r"rms_eps: expected a value in \[0, 1\), got 1.5"),
-    ("hc_eps", -1.0, r"hc_eps: expected a value in \[0, 1\), got -1.0"),
+    ("hc_eps", -1.0, r"hc_eps: expected a value in \[0, 1\), got -1"),
 ])
 def test_refuses(position, bad, message):
     tensors, keywords = list(make_inputs(3, 4, 16, torch.float32)), dict(PRE)

@@ -117,7 +117,7 @@ GOOD = dict(residual=torch.zeros(3, 4, 16), fn=torch.zeros(24, 64), base=torch.z
     (dict(out=(torch.zeros(3, 8), torch.zeros(3, 4), torch.zeros(3, 4, 4))), r"y: expected shape \[T=3, d=16\]"),
     (dict(out=(torch.zeros(3, 16), torch.zeros(3, 4).double(), torch.zeros(3, 4, 4))), r"post: expected dtype float32"),
     (dict(out=(torch.zeros(3, 16), torch.zeros(3, 4), torch.zeros(3, 4, 2))), r"comb: expected shape"),
-    (dict(rms_eps=-1e-6), r"rms_eps: expected a value in \[0, 1\), got -0.000001"),
+    (dict(rms_eps=-1e-6), r"rms_eps: expected a value in \[0, 1\), got -1e-06"),
     (dict(hc_eps=float("nan")), r"hc_eps: expected a value in \[0, 1\), got nan"),
     (dict(sinkhorn_iters=0), r"sinkhorn_iters: expected 1 to 1000, got 0"),
 ])
