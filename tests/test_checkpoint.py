@@ -2,6 +2,7 @@
 import json
 import struct
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -205,18 +206,60 @@ def test_damaged_files(tmp_path):
         Checkpoint(tmp_path)
     file = tiny.write(tmp_path, RAW, TENSORS) / "model.safetensors"
     data = file.read_bytes()
-    for size, message in ((len(data) - 1, "truncated: .* ends at byte"), (1000, "truncated: 1000 bytes, header of"),
-                          (5, "truncated: 5 bytes"), (0, "truncated: 0 bytes")):
-        file.write_bytes(data[:size])
-        with pytest.raises(CheckpointError, match=f"model.safetensors: .*{message}"):
-            Checkpoint(tmp_path)
-    file.write_bytes(struct.pack("<Q", 4) + b"oops" + data)
-    with pytest.raises(CheckpointError, match="model.safetensors: damaged header"):
-        Checkpoint(tmp_path)
     header = json.dumps({"x": dict(dtype="F32", shape=[2], data_offsets=[0, 4])}).encode()
-    file.write_bytes(struct.pack("<Q", len(header)) + header + bytes(4))
-    with pytest.raises(CheckpointError, match=r"x: F32 \[2\] needs 8 bytes, the file gives 4"):
+    shape = struct.pack("<Q", len(header)) + header + bytes(4)
+    for damaged in (data[:-1], data[:1000], data[:5], b"", struct.pack("<Q", 4) + b"oops" + data, shape):
+        file.write_bytes(damaged)
+        with pytest.raises(CheckpointError, match="model.safetensors: truncated, damaged, or not a safetensors file"):
+            Checkpoint(tmp_path)
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(CheckpointError, match="model.safetensors: cannot be read"):
         Checkpoint(tmp_path)
+
+
+def mapped_file(address: int) -> str:
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        begin, end = (int(x, 16) for x in line.split()[0].split("-"))
+        if begin <= address < end:
+            return line.rpartition("/")[2]
+    raise AssertionError("not mapped")
+
+
+def test_tensors_are_views_of_the_mapped_file(tmp_path):
+    """No copy, and nothing read before it is asked for: bytes changed after the header was read are seen."""
+    path = tiny.write(tmp_path, RAW, {"embed.weight": torch.zeros(512, 512), "norm.weight": torch.zeros(3)}, shards=2)
+    checkpoint = Checkpoint(path)
+    shard = checkpoint.entries["embed.weight"].shard
+    with (path / shard).open("r+b") as file:
+        file.seek(-4, 2)
+        file.write(struct.pack("<f", 7))
+    tensor = checkpoint.tensor("embed.weight")
+    assert tensor[-1, -1] == 7 and tensor.sum() == 7 and mapped_file(tensor.data_ptr()) == shard
+
+
+def test_every_dtype_at_any_address(tmp_path):
+    """Sizes and values by dtype; an address that the dtype cannot have is not handed out."""
+    header, data, expected = {}, b"\x01", {}
+    header["odd"] = dict(dtype="U8", shape=[1], data_offsets=[0, 1])
+    for name, dtype in (("F8_E4M3", torch.float8_e4m3fn), ("F8_E8M0", torch.float8_e8m0fnu), ("BF16", torch.bfloat16),
+                        ("F16", torch.float16), ("F32", torch.float32), ("I8", torch.int8), ("I32", torch.int32),
+                        ("I64", torch.int64), ("BOOL", torch.bool)):
+        values = torch.tensor([1, 2, 4], dtype=torch.float32).to(dtype)
+        raw = bytes(values.view(torch.uint8).tolist())
+        header[name] = dict(dtype=name, shape=[3, 1], data_offsets=[len(data), len(data) + len(raw)])
+        data, expected[name] = data + raw, values.view(3, 1)
+    header["none"] = dict(dtype="F32", shape=[0, 3], data_offsets=[len(data), len(data)])
+    header["one"] = dict(dtype="F32", shape=[], data_offsets=[len(data), len(data) + 4])
+    data, expected["none"], expected["one"] = data + struct.pack("<f", 5), torch.empty(0, 3), torch.tensor(5.0)
+    text = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+    checkpoint = Checkpoint(tmp_path)
+    assert sum(e.nbytes for e in checkpoint.entries.values()) == len(data)
+    for name, want in expected.items():
+        got = checkpoint.tensor(name)
+        assert got.dtype == want.dtype and got.shape == want.shape and got.data_ptr() % got.dtype.itemsize == 0
+        assert torch.equal(got.float(), want.float()), name
 
 
 def test_damaged_index(tmp_path):
@@ -227,7 +270,7 @@ def test_damaged_index(tmp_path):
     index.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="tensors that their shards lack: layers.9.x"):
         Checkpoint(tmp_path)
-    for text in ("{", "[]", '{"weight_map": 3}'):
+    for text in ("{", "[]", '{"weight_map": 3}', '{"weight_map": {"x": 3}}'):
         index.write_text(text)
         with pytest.raises(CheckpointError, match="expected JSON with a weight_map"):
             Checkpoint(tmp_path)

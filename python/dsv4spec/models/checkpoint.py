@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Safetensors files of a checkpoint, memory-mapped: names, dtypes, shapes, and the bytes on demand.
+"""Safetensors files of a checkpoint, memory-mapped by the safetensors library: names, dtypes, shapes, and the bytes on
+demand.
 
 One file ``model.safetensors``, or shards named by ``model.safetensors.index.json``. Every fault of the files is a
 :class:`CheckpointError` that names the file; nothing of a tensor is read before it is asked for.
@@ -7,20 +8,16 @@ One file ``model.safetensors``, or shards named by ``model.safetensors.index.jso
 from __future__ import annotations
 
 import json
-import struct
+import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
 DESCRIPTION = "quant_model_description.json"
-DTYPES = {
-    "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16, "F64": torch.float64,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E8M0": torch.float8_e8m0fnu, "I8": torch.int8, "U8": torch.uint8,
-    "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "BOOL": torch.bool,
-}
-_MAX_HEADER = 100 << 20
 
 
 class CheckpointError(ValueError):
@@ -34,12 +31,13 @@ class Entry:
     shard: str
     dtype: str               # as safetensors writes it, e.g. "F8_E4M3"
     shape: tuple[int, ...]
-    begin: int               # bytes from the start of the file
-    end: int
+    stored_name: str         # the name in the file
 
     @property
     def nbytes(self) -> int:
-        return self.end - self.begin
+        """Bytes in the file. The first number in a dtype's name is its width in bits; BOOL has none and is a byte."""
+        width = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (int(width[0]) if width else 8) // 8
 
 
 _TOP = {"model.embed_tokens.weight": "embed.weight", "lm_head.weight": "head.weight",
@@ -73,7 +71,7 @@ class Checkpoint:
     def __init__(self, directory, main_layers: int | None = None):
         self.directory, self.main_layers = Path(directory), main_layers
         self.entries: dict[str, Entry] = {}
-        self._memory: dict[str, torch.Tensor] = {}
+        self._files: dict[str, safe_open] = {}  # by shard, kept open
         index = self.directory / INDEX
         if index.exists():
             self._read_index(index)
@@ -107,9 +105,9 @@ class Checkpoint:
         try:
             weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
             shards = sorted(set(weight_map.values()))
+            missing = [s for s in shards if not (self.directory / s).is_file()]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{path}: expected JSON with a weight_map: {error}") from error
-        missing = [s for s in shards if not (self.directory / s).is_file()]
         if missing:
             raise CheckpointError(f"{path}: shards named but missing: {', '.join(missing)}")
         for shard in shards:
@@ -121,53 +119,29 @@ class Checkpoint:
 
     def _read_header(self, shard: str) -> None:
         path = self.directory / shard
-        size = path.stat().st_size
-        with path.open("rb") as file:
-            prefix = file.read(8)
-            length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else -1
-            if not 0 <= length <= min(_MAX_HEADER, size - 8):
-                raise CheckpointError(f"{path}: not a safetensors file, or truncated: {size} bytes, header of {length}")
-            try:
-                header = json.loads(file.read(length))
-                header.pop("__metadata__", None)
-                for name, row in header.items():
-                    begin, end = row["data_offsets"]
-                    entry = Entry(shard, row["dtype"], tuple(row["shape"]), 8 + length + begin, 8 + length + end)
-                    self._add(official_name(name, self.main_layers), entry, path, size)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                if isinstance(error, CheckpointError):
-                    raise
-                raise CheckpointError(f"{path}: damaged header: {error}") from error
-
-    def _add(self, name: str, entry: Entry, path: Path, size: int) -> None:
-        if entry.end > size:
-            raise CheckpointError(f"{path}: truncated: {name} ends at byte {entry.end}, the file at {size}")
-        if name in self.entries:
-            raise CheckpointError(f"{path}: {name} is given twice, also by {self.entries[name].shard}")
-        if entry.dtype in DTYPES:
-            count = DTYPES[entry.dtype].itemsize
-            for n in entry.shape:
-                count *= n
-            if count != entry.nbytes:
-                raise CheckpointError(f"{path}: {name}: {entry.dtype} {list(entry.shape)} needs {count} bytes, "
-                                      f"the file gives {entry.nbytes}")
-        self.entries[name] = entry
+        try:
+            file = self._files[shard] = safe_open(path, framework="pt")
+        except SafetensorError as error:
+            raise CheckpointError(f"{path}: truncated, damaged, or not a safetensors file: {error}") from error
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        for stored in file.keys():
+            row, name = file.get_slice(stored), official_name(stored, self.main_layers)
+            if name in self.entries:
+                raise CheckpointError(f"{path}: {name} is given twice, also by {self.entries[name].shard}")
+            self.entries[name] = Entry(shard, row.get_dtype(), tuple(row.get_shape()), stored)
 
     def tensor(self, name: str) -> torch.Tensor:
         """The tensor as stored: a view of the mapped file (copy before writing), or a copy if the file packs it at an
         address that its dtype cannot have."""
         entry = self.entries[name]
-        if entry.nbytes == 0:
-            return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
-        if entry.shard not in self._memory:
-            path = str(self.directory / entry.shard)
-            size = (self.directory / entry.shard).stat().st_size
-            self._memory[entry.shard] = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
-        raw = self._memory[entry.shard][entry.begin:entry.end]
-        dtype = DTYPES[entry.dtype]
-        if entry.begin % dtype.itemsize:
-            raw = raw.clone()
-        return raw.view(dtype).view(entry.shape)
+        try:
+            value = self._files[entry.shard].get_tensor(entry.stored_name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.directory / entry.shard}: {name} cannot be read: {error}") from error
+        if value.data_ptr() % value.dtype.itemsize:
+            value = value.reshape(-1).view(torch.uint8).clone().view(value.dtype).view(value.shape)
+        return value
 
 
 def listed(names, most: int = 12) -> str:

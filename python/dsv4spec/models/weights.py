@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..reference.quant import fp4_dequant, fp8_block_dequant
-from .checkpoint import DTYPES, Checkpoint, CheckpointError, listed
+from .checkpoint import Checkpoint, CheckpointError, listed
 from .config import DeepseekV4Config
 
 _FLOATS = ("F32", "BF16", "F16")
@@ -192,7 +192,4 @@ def unknown(checkpoint: Checkpoint, specs: dict[str, Spec]) -> list[str]:
 
 def warn_unknown(checkpoint: Checkpoint, names: list[str]) -> None:
     if names:
-        odd = [n for n in names if checkpoint.entries[n].dtype not in DTYPES]
-        more = f" (of unknown dtypes: {listed(odd)})" if odd else ""
-        warnings.warn(f"{checkpoint.directory}: tensors that no parameter takes: {listed(names, 40)}{more}",
-                      stacklevel=3)
+        warnings.warn(f"{checkpoint.directory}: tensors that no parameter takes: {listed(names, 40)}", stacklevel=3)
