@@ -2,7 +2,7 @@
 """The EAGLE state machine against toy models: ops.md 10.8 and the field reports A2, A8, A14, A16, A19, A30."""
 import pytest
 import torch
-from toy import VOCAB, make, read, start, stumbles, successor
+from toy import VOCAB, carried, make, read, start, stumbles, successor
 from util import BACKENDS
 
 from dsv4spec import ops
@@ -44,7 +44,7 @@ def test_worked_timeline():
         assert verify.positions.tolist() == extend.positions.tolist() == list(range(s, s + 4))
         assert extend.input_ids.tolist() == predict
         assert block.tokens == predict[:accept_len] and block.drafts == accept_len - 1
-        assert worker.state[row].tolist() == [predict[select], s + select]
+        assert carried(worker, row)["state"][0].tolist() == [predict[select], s + select]
         assert cache.length(row) == after
         confirmed += block.tokens
         assert len(confirmed) == after + 1
@@ -96,8 +96,8 @@ def test_a2_next_token_hidden_and_draft_cache_after_each_accept_count(accepted):
     assert block.drafts == accepted and block.tokens == list(range(11, 12 + accepted))
     verify_hidden = worker.nextn.hidden[-1]
     assert verify_hidden[accepted].tolist() == [10 + accepted, 2 + accepted]
-    assert worker.state[row].tolist() == [11 + accepted, 2 + accepted]
-    assert worker.bonus[row] == 11 + accepted
+    assert carried(worker, row)["state"][0].tolist() == [11 + accepted, 2 + accepted]
+    assert carried(worker, row)["bonus"] == 11 + accepted
     confirmed += block.tokens
     check_draft_cache(worker, cache, row, confirmed)
     for _ in range(6):
@@ -120,7 +120,7 @@ def test_a8_chunked_prefill_gives_the_draft_cache_of_one_chunk(cuts):
     assert tails[-1] == bonus and tails[:-1] == [prompt[sum(cuts[:i])] for i in range(1, len(cuts))]
     check_draft_cache(worker, cache, row, [*prompt, bonus])
     assert read(cache, cache.draft.kv_pages, row)[3].tolist() == [prompt[4], 3, prompt[3], 3]
-    assert worker.first[row].item() == stumbles(torch.tensor(bonus)).item()
+    assert carried(worker, row)["first"].item() == stumbles(torch.tensor(bonus)).item()
     assert worker.metrics.forwards["nextn_extend"] == worker.metrics.forwards["target_prefill"] == len(cuts)
 
 
@@ -156,7 +156,7 @@ def test_a16_placeholders_never_reach_the_embedding_and_are_never_accepted():
     for placeholder in (-1, VOCAB):
         worker, cache = make(lambda t: t * 0, successor, SpeculativeConfig(1))
         row = start(worker, cache, [1])
-        worker.first[row, 0] = placeholder
+        carried(worker, row)["first"][0, 0] = placeholder
         block, = worker.decode([row])  # the Target says 0, which is what a placeholder is embedded as
         assert worker.target.batches[-1].input_ids.tolist() == [0, 0]
         assert block.tokens == [0] and block.drafts == 0

@@ -2,7 +2,7 @@
 """Draft trees (topk > 1) against toy models (field report A14)."""
 import pytest
 import torch
-from toy import make, read, start, successor
+from toy import carried, make, read, start, successor
 from util import BACKENDS
 
 from dsv4spec import ops
@@ -94,7 +94,7 @@ def test_a14_rows_of_a_mixed_tree_batch_equal_their_single_runs(options):
         single = start(alone, own, prompt)
         assert [(b.tokens, b.drafts) for b in (alone.decode([single])[0] for _ in range(8))] == blocks
         confirmed = [*prompt, prompt[-1] + 1, *(t for tokens, _ in blocks for t in tokens)]
-        assert mixed.bonus[row] == confirmed[-1]
+        assert carried(mixed, row)["bonus"] == confirmed[-1]
         check_caches(mixed, cache, row, confirmed)
 
 

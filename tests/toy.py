@@ -107,3 +107,8 @@ def start(worker, cache, prompt) -> int:
     row = cache.open()
     worker.prefill([Chunk(row, list(prompt))])
     return row
+
+
+def carried(worker, row) -> dict[str, torch.Tensor]:
+    """What the worker keeps of a request for its next round, [1, ...] each."""
+    return worker.carry.get([row], torch.tensor([row]))

@@ -10,6 +10,7 @@ import torch
 from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from .accept import Block, Keep, keep_all
+from .carry import Carry
 from .metrics import Metrics
 
 
@@ -43,7 +44,7 @@ class PlainWorker:
     def __init__(self, target, cache, metrics: Metrics, *, vocab_size: int, max_requests: int, device="cpu"):
         self.target, self.cache, self.metrics = target, cache, metrics
         self.vocab_size, self.device = vocab_size, torch.device(device)
-        self.bonus = torch.zeros(max_requests, dtype=torch.int64, device=self.device)  # by cache row
+        self.carry = Carry(max_requests)  # bonus: int64 [B], the last token given out
 
     # ------------------------------------------------------------------------------------------------ prefill
     def prefill(self, chunks: Sequence[Chunk]) -> list[int]:
@@ -52,7 +53,9 @@ class PlainWorker:
         Raises CacheFull (nothing taken)."""
         with self.metrics.phase("prefill"):
             _, tails = self._target_prefill(chunks)
-            self._commit_prefill(chunks, tails)
+            rows = [chunk.row for chunk in chunks]
+            self.carry.put(rows, self._ids(rows), bonus=self._ids(tails))
+            self._commit_prefill(chunks)
         return tails
 
     def _target_prefill(self, chunks: Sequence[Chunk]) -> tuple[torch.Tensor, list[int]]:
@@ -72,19 +75,17 @@ class PlainWorker:
             tails = [next(chosen) if tail is None else tail for tail in tails]
         return hidden, tails
 
-    def _commit_prefill(self, chunks: Sequence[Chunk], tails: list[int]) -> None:
-        rows = [chunk.row for chunk in chunks]
-        self.bonus[self._ids(rows)] = self._ids(tails)
-        self.cache.commit(rows, [len(chunk.tokens) for chunk in chunks])
+    def _commit_prefill(self, chunks: Sequence[Chunk]) -> None:
+        self.cache.commit([chunk.row for chunk in chunks], [len(chunk.tokens) for chunk in chunks])
 
     # ------------------------------------------------------------------------------------------------- decode
     def decode(self, rows: Sequence[int], keep: Keep = keep_all) -> list[Block]:
         """One token for each row. Raises CacheFull (nothing taken)."""
         with self.metrics.phase("decode"):
-            at = self._ids(rows)
-            hidden = self._target(self.cache.batch(ForwardMode.TARGET_DECODE, rows, self.bonus[at], 1))
-            chosen = self.target.logits(hidden).argmax(-1)
-            self.bonus[at] = chosen
+            batch = self.cache.batch(ForwardMode.TARGET_DECODE, rows, self._blank(len(rows)), 1)
+            batch.input_ids = self.carry.get(rows, batch.rows)["bonus"]
+            chosen = self.target.logits(self._target(batch)).argmax(-1)
+            self.carry.put(rows, batch.rows, bonus=chosen)
             blocks = []
             for i, token in enumerate(chosen.tolist()):
                 keep(i, [token])
@@ -99,3 +100,7 @@ class PlainWorker:
 
     def _ids(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+    def _blank(self, count: int) -> torch.Tensor:
+        """Room for ids not known yet."""
+        return torch.empty(count, dtype=torch.int64, device=self.device)

@@ -67,18 +67,18 @@ def chain_links(size: int, steps: int, device) -> Links:
     return Links(*links)
 
 
-def draft_tree(worker, rows: Sequence[int], at: torch.Tensor) -> Draft:
+def draft_tree(worker, rows: Sequence[int], carried: dict[str, torch.Tensor]) -> Draft:
     """Grow a tree of topk branches for num_steps levels and choose its best num_draft_tokens - 1 nodes.
 
     Every NextN forward runs all nodes grown so far under a tree mask (node j's draft KV at position s + j): nothing
     is shared between branches but their ancestors, and no branch needs pages of its own.
     """
     options, k = worker.options, worker.options.eagle_topk
-    size, state, scores = len(rows), worker.state[at], None
-    p, index = worker.first_p[at], worker.first[at]
-    ids = at.new_empty(size, 0)
+    size, state, scores = len(rows), carried["state"], None
+    p, index = carried["first_p"], carried["first"]
+    ids = index.new_empty(size, 0)
     inputs = state.new_empty(size, 0, state.shape[1])
-    mask = torch.zeros(size, 0, 0, dtype=torch.bool, device=at.device)
+    mask = torch.zeros(size, 0, 0, dtype=torch.bool, device=ids.device)
     all_parents, all_scores, all_tokens = [], [], []
     for step in range(options.num_steps):
         new, scores, parents, state_rows, cand_scores, cand_tokens = ops.select_draft_topk(p, index, scores, step=step)

@@ -46,12 +46,10 @@ class EagleWorker(PlainWorker):
         self.nextn, self.options, self.max_len = nextn, options, max_len
         self.window = tree.window_rows(options)
         self.max_requests = max_requests
-        k = options.eagle_topk
-        self.first = torch.zeros(max_requests, k, dtype=torch.int64, device=self.device)  # by cache row
-        self.first_p = torch.ones(max_requests, k, device=self.device)
         self._counting = torch.arange(max_requests + 1, dtype=torch.int32, device=self.device)
+        # carry: bonus int64 [B]; state [B, hc*d], NextN's output that the first drafts came from; first int64 [B, k], the
+        # first drafts of the next round, and for k > 1 first_p [B, k], their probabilities
         self._chains: dict[tuple[int, int], tree.Links] = {}  # by batch size and steps
-        self.state: torch.Tensor | None = None  # [max_requests, hc*d], NextN's output that the first drafts came from
 
     # ------------------------------------------------------------------------------------------------ prefill
     def prefill(self, chunks: Sequence[Chunk]) -> list[int]:
@@ -60,7 +58,7 @@ class EagleWorker(PlainWorker):
             hidden, tails = self._target_prefill(chunks)
         with self.metrics.phase("extend"):
             self._draft_extend_for_prefill(chunks, hidden, tails)
-        self._commit_prefill(chunks, tails)
+        self._commit_prefill(chunks)
         return tails
 
     def _draft_extend_for_prefill(self, chunks: Sequence[Chunk], hidden: torch.Tensor, tails: list[int]) -> None:
@@ -69,22 +67,22 @@ class EagleWorker(PlainWorker):
         rows, counts = [c.row for c in chunks], [len(c.tokens) for c in chunks]
         batch = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, self._ids(shifted), counts)
         state = self._nextn(batch, hidden)
-        self._set_first_drafts(self._ids(rows), state[batch.query_start_loc[1:].long() - 1])
+        self._carry_on(rows, batch.rows, self._ids(tails), state[batch.query_start_loc[1:].long() - 1])
 
     # -------------------------------------------------------------------------------------------------- round
     def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
         """One round for every row: 1 .. num_steps + 1 tokens each. Raises CacheFull before anything was taken."""
         steps = self._steps(num_steps)
         batch = self._reserve(rows, steps)
-        at = batch.rows
+        carried = self.carry.get(rows, batch.rows)
         with self.metrics.phase("draft"):
-            draft = self._draft(rows, at, batch, steps)
+            draft = self._draft(rows, carried, batch, steps)
         with self.metrics.phase("verify"):
-            hidden, predict, window = self._verify(rows, at, batch, draft)
+            hidden, predict, window = self._verify(rows, carried["bonus"], batch, draft)
             blocks, index = self._accept(rows, draft, window, predict, keep)
         kept = [len(block.tokens) for block in blocks]
         with self.metrics.phase("extend"):
-            self._draft_extend_for_decode(rows, at, batch, hidden, predict, index, kept)
+            self._draft_extend_for_decode(rows, batch, hidden, predict, index, kept)
         self.cache.commit(rows, kept)
         return blocks
 
@@ -104,21 +102,21 @@ class EagleWorker(PlainWorker):
             self.cache.reserve(rows, self.window)
         else:
             n = steps + 1
-        return self.cache.batch(ForwardMode.TARGET_VERIFY, rows, self.bonus.new_empty(len(rows) * n), n)
+        return self.cache.batch(ForwardMode.TARGET_VERIFY, rows, self._blank(len(rows) * n), n)
 
-    def _draft(self, rows: Sequence[int], at: torch.Tensor, batch: ForwardBatch, steps: int) -> tree.Draft:
+    def _draft(self, rows: Sequence[int], carried: dict, batch: ForwardBatch, steps: int) -> tree.Draft:
         """First drafts, then steps - 1 NextN decode forwards: row i of each window, at position s + i."""
         if self.options.eagle_topk > 1:
-            return tree.draft_tree(self, rows, at)
+            return tree.draft_tree(self, rows, carried)
         if steps == 0:
-            return tree.Draft(self.bonus.new_empty(len(rows), 0), 0)
-        token, hidden = self.first[at, 0], self.state[at]
+            return tree.Draft(self._blank(0).view(len(rows), 0), 0)
+        token, hidden = carried["first"][:, 0], carried["state"]
         tokens, live = [token], batch.live_seq_lens
         each = self._counting[:len(rows) + 1]
         for step in range(steps - 1):
             row = slice(step, None, steps + 1)
             following = live + 1
-            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following, live, at,
+            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following, live, batch.rows,
                                batch.slots[row].contiguous(), batch.table, None, None)
             hidden = self._nextn(one, hidden)
             token = self.nextn.logits(hidden).argmax(-1)
@@ -126,11 +124,11 @@ class EagleWorker(PlainWorker):
             live = following
         return tree.Draft(torch.stack(tokens, 1), steps)
 
-    def _verify(self, rows: Sequence[int], at: torch.Tensor, batch: ForwardBatch, draft: tree.Draft):
+    def _verify(self, rows: Sequence[int], bonus: torch.Tensor, batch: ForwardBatch, draft: tree.Draft):
         """One Target forward over [bonus, drafts]: its hidden rows and argmax, and the window (tokens, links, room)."""
         n = draft.tokens.shape[1] + 1
         room = [self.max_len - self.cache.length(row) for row in rows]
-        tokens = window_candidates(self.bonus[at], draft.tokens, self.vocab_size, room if min(room) < n else None)
+        tokens = window_candidates(bonus, draft.tokens, self.vocab_size, room if min(room) < n else None)
         batch.input_ids = embeddable(tokens).view(-1)
         links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(len(rows), draft.steps)
         hidden = self._target(batch)
@@ -152,7 +150,7 @@ class EagleWorker(PlainWorker):
             self.metrics.record_round(max(0, min(steps, space - 1)), block.drafts, len(block.tokens))
         return blocks, accept_index
 
-    def _draft_extend_for_decode(self, rows, at, batch: ForwardBatch, hidden, predict, index, kept: list[int]) -> None:
+    def _draft_extend_for_decode(self, rows, batch: ForwardBatch, hidden, predict, index, kept: list[int]) -> None:
         """Fixed rows per request whatever was accepted; row kept - 1 is the one that counts. Later rows hold garbage
         that the next window overwrites."""
         if self.options.eagle_topk > 1:
@@ -163,8 +161,7 @@ class EagleWorker(PlainWorker):
         n = hidden.shape[0] // len(rows)
         state = self._nextn(extend, hidden)
         select = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
-        self.bonus[at] = predict[select]
-        self._set_first_drafts(at, state[select])
+        self._carry_on(rows, batch.rows, predict[select], state[select])
 
     # ------------------------------------------------------------------------------------------------- helpers
     def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
@@ -176,13 +173,11 @@ class EagleWorker(PlainWorker):
             self._chains[size, steps] = tree.chain_links(size, steps, self.device)
         return self._chains[size, steps]
 
-    def _set_first_drafts(self, at: torch.Tensor, state: torch.Tensor) -> None:
-        """Remember the NextN state of each request and the drafts that its logits propose."""
-        if self.state is None:
-            self.state = state.new_zeros(self.max_requests, state.shape[1])
-        self.state[at] = state
+    def _carry_on(self, rows, at: torch.Tensor, bonus: torch.Tensor, state: torch.Tensor) -> None:
+        """Keep for the next round: the bonus, NextN's state behind it, and the drafts that its logits propose."""
         logits = self.nextn.logits(state)
-        if self.options.eagle_topk == 1:
-            self.first[at, 0] = logits.argmax(-1)  # probability 1: a chain has nothing to compare it with
+        if self.options.eagle_topk == 1:  # probability 1: a chain has nothing to compare it with
+            self.carry.put(rows, at, bonus=bonus, state=state, first=logits.argmax(-1, keepdim=True))
         else:
-            self.first_p[at], self.first[at] = tree.topk(logits, self.options.eagle_topk)
+            p, first = tree.topk(logits, self.options.eagle_topk)
+            self.carry.put(rows, at, bonus=bonus, state=state, first=first, first_p=p)
