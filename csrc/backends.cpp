@@ -87,6 +87,8 @@ struct Slot {
   }
   // The best instruction-set level that this machine runs and that was built; DSV4SPEC_CPU_LEVEL names another.
   static const BackendTable* load_cpu(std::string* why) {
+    *why = refused_threads();
+    if (!why->empty()) return nullptr;
     const char* forced = std::getenv("DSV4SPEC_CPU_LEVEL");
     std::string reasons;
     for (const CpuLevel& level : cpu_levels()) {

@@ -117,12 +117,23 @@ int usable_cores() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-int default_threads() {
-  if (const char* text = std::getenv("DSV4SPEC_NUM_THREADS")) {
-    const int n = std::atoi(text);
-    if (n > 0) return std::min(n, 1024);
+constexpr int kMaxThreads = 1024;
+
+// Threads that DSV4SPEC_NUM_THREADS asks for: 0 if it is unset or empty, -1 if it is no number that can be had.
+int wanted_threads() {
+  const char* text = std::getenv("DSV4SPEC_NUM_THREADS");
+  if (!text || !*text) return 0;
+  int n = 0;
+  for (; *text; ++text) {
+    if (*text < '0' || *text > '9') return -1;
+    n = std::min(10 * n + (*text - '0'), kMaxThreads + 1);
   }
-  return usable_cores();
+  return n >= 1 && n <= kMaxThreads ? n : -1;
+}
+
+int default_threads() {
+  const int n = wanted_threads();
+  return n > 0 ? n : usable_cores();  // a refused number keeps the CPU backend from loading (refused_threads)
 }
 
 std::mutex g_mutex;  // owner of the pool for the length of a job
@@ -139,6 +150,12 @@ void after_fork_in_child() {
 }
 
 }  // namespace
+
+std::string refused_threads() {
+  if (wanted_threads() >= 0) return "";
+  return "DSV4SPEC_NUM_THREADS: expected 1 to " + std::to_string(kMaxThreads) + ", got " +
+         std::getenv("DSV4SPEC_NUM_THREADS");
+}
 
 int32_t num_threads() {
   int32_t n = g_threads.load();

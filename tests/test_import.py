@@ -2,6 +2,7 @@
 """Import on a bare, stale or mismatched machine: it works without drivers and without torch, and what does not belong
 together says so in one line."""
 import json
+import os
 import re
 import shutil
 import sys
@@ -26,7 +27,7 @@ assert (out == 2).all(), out
 def python(code: str, folder: Path = PACKAGE.parent, **environ):
     """Run ``code`` in a fresh interpreter that finds the package in ``folder``."""
     result = run(sys.executable, "-c", code, cwd="/", PYTHONPATH=folder, DSV4SPEC_BACKEND=None,
-                 **{"DSV4SPEC_CPU_LEVEL": None, **environ})
+                 **{"DSV4SPEC_CPU_LEVEL": None, "DSV4SPEC_NUM_THREADS": None, **environ})
     return result.returncode, result.stdout
 
 
@@ -166,6 +167,18 @@ def test_an_unknown_or_unbuilt_level_is_refused(copy):
     (copy / "lib" / f"libdsv4spec_cpu_{BUILT[0]}.so").unlink()
     code, text = python(CALL, copy.parent, DSV4SPEC_CPU_LEVEL=BUILT[0])
     assert code != 0 and f"backend cpu: {BUILT[0]} libdsv4spec_cpu_{BUILT[0]}.so was built, but is missing" in text
+
+
+@pytest.mark.parametrize("text", ["abc", "0", "-1", "5000", "2.5", "99999999999999999999"])
+def test_a_thread_number_that_cannot_be_had_is_refused(text):
+    code, output = python(CALL, DSV4SPEC_NUM_THREADS=text)
+    assert code != 0 and f"backend cpu: DSV4SPEC_NUM_THREADS: expected 1 to 1024, got {text}\n" in output
+
+
+@pytest.mark.parametrize("text", ["", "1", "3", "1024"])
+def test_the_thread_number_of_the_environment_is_taken(text):
+    code, output = python("from dsv4spec import _C; print(_C.get_num_threads())\n" + CALL, DSV4SPEC_NUM_THREADS=text)
+    assert code == 0 and output.strip() == (text or str(len(os.sched_getaffinity(0))))
 
 
 # -------------------------------------------------------------------------------------------------------------- info

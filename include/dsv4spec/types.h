@@ -55,7 +55,8 @@ DSV4_API const char* dsv4_last_error(void);
 DSV4_API dsv4_status dsv4_use_backend(const char* name);
 
 /* Threads of the CPU backend, the caller's included; the default is the number of usable cores or
- * DSV4SPEC_NUM_THREADS. n < 1 is refused. */
+ * DSV4SPEC_NUM_THREADS. Both go from 1 to 1024: another n is refused, and another value of the variable keeps the CPU
+ * backend from loading. */
 DSV4_API dsv4_status dsv4_set_num_threads(int32_t n);
 DSV4_API int32_t dsv4_get_num_threads(void);
 
