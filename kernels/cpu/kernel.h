@@ -20,8 +20,9 @@ inline void parallel(int64_t n, int64_t grain, Fn&& fn) {
       n, grain, [](void* ctx, int64_t begin, int64_t end) { (*static_cast<Fn*>(ctx))(begin, end); }, &fn);
 }
 
-// Ranges worth a second thread hold at least this much work (bytes moved, or flops / 16).
-constexpr int64_t kParallelBytes = 64 * 1024;
+// Ranges worth a second thread hold at least this much work (bytes moved, or flops / 16): some 15 us of one core, well
+// above a hand-over. Smaller ones lose more to a thread that the system has put aside than they gain.
+constexpr int64_t kParallelBytes = 256 * 1024;
 inline int64_t grain_for(int64_t bytes_per_item) {
   const int64_t g = kParallelBytes / (bytes_per_item > 0 ? bytes_per_item : 1);
   return g > 1 ? g : 1;
