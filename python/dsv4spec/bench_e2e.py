@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="F", help="write the result to this file")
     parser.add_argument("--model", default=str(ASSET), metavar="DIR")
     parser.add_argument("--prompt", nargs="+", default=list(PROMPTS), metavar="TEXT", help="decoded one after the other")
-    parser.add_argument("--max-new-tokens", type=int, default=48, metavar="N", help="for each prompt")
+    parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N", help="for each prompt")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N")
     parser.add_argument("--repeats", type=positive, default=7, metavar="N")
 
