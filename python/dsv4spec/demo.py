@@ -12,7 +12,7 @@ from pathlib import Path
 from .generate import log, logs_to_stderr, positive
 
 ASSET = Path(__file__).parent / "assets" / "tiny"
-PROMPT = "Return True if the"
+PROMPT = 'def read(self, size=-1):\n    """'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
