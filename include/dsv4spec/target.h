@@ -5,8 +5,9 @@
  * Shared terms. Rows of a call are packed request-major: request b owns the rows query_start_loc[b] ..
  * query_start_loc[b+1]-1, n_b of them. s_b = seq_lens[b] - n_b is its committed length; its j-th row stands at
  * position s_b + j. A request with seq_lens[b] = 0 is padding whatever its row count: nothing of it is read or
- * written. Lengths and tables are int32 or int64. ratio r: entry w of a request is made of the group of positions
- * r*w .. r*w + r-1 and is visible to positions p >= r*(w+1)-1, that is while w < (p+1)/r (integer division).
+ * written. So are the rows from query_start_loc[B] on. Lengths and tables are int32 or int64. ratio r: entry w of a
+ * request is made of the group of positions r*w .. r*w + r-1 and is visible to positions p >= r*(w+1)-1, that is
+ * while w < (p+1)/r (integer division).
  * Tables of compressed entries: entry w lies in page table[b, w / page] at offset w % page; a page of -1 is not
  * allocated, its entries are neither read nor visible.
  */
@@ -41,7 +42,7 @@ typedef struct dsv4_compress_kv_args {
   const DLTensor* cos_sin;         /* [max_pos, R]  f32: R/2 cos, R/2 sin; interleaved pairs of the last R dims */
   const DLTensor* state;           /* [S, ring, 2*coff*D]  f32; written; ring >= coff*r */
   const DLTensor* rows;            /* [B]  i64: the request's row of state */
-  const DLTensor* query_start_loc; /* [B+1]  i32 | i64; last value T */
+  const DLTensor* query_start_loc; /* [B+1]  i32 | i64; from 0 to at most T */
   const DLTensor* seq_lens;        /* [B]  i32 | i64 */
   const DLTensor* positions;       /* [M]  i64 */
   const DLTensor* locs;            /* [M]  i64 */

@@ -3,8 +3,9 @@
 
 Rows of a call are packed request-major: request b owns rows ``query_start_loc[b] .. query_start_loc[b+1] - 1``;
 ``s = seq_lens[b] - rows of b`` is its committed length and its j-th row stands at position ``s + j``. A request with
-``seq_lens`` 0 is padding: nothing of it is read or written. Entry w of ratio r covers positions ``r*w .. r*w + r-1``
-and is visible to position p while ``w < (p + 1) // r``. Lengths and tables are int32 (int64 accepted).
+``seq_lens`` 0 is padding: nothing of it is read or written; so are rows from ``query_start_loc[B]`` on. Entry w of ratio
+r covers positions ``r*w .. r*w + r-1`` and is visible to position p while ``w < (p + 1) // r``. Lengths and tables are
+int32 (int64 accepted).
 """
 from ._dispatch import kernel, new, op
 

@@ -9,11 +9,12 @@ _CHUNK = 1 << 25  # elements of the largest gathered tensor; longer calls are cu
 
 
 def _row_requests(query_start_loc, seq_lens, T):
-    """Per row: its request, its position, and whether the request is a real one."""
+    """Per row: its request, its position, and whether it is a row of a real request (not of padding, nor behind the
+    last request)."""
     row = torch.arange(T, device=seq_lens.device)
     request = torch.searchsorted(query_start_loc[1:], row, right=True).clamp_max(seq_lens.shape[0] - 1)
     length = seq_lens[request].long()
-    return request, length - query_start_loc[1:][request] + row, length > 0
+    return request, length - query_start_loc[1:][request] + row, (length > 0) & (row < query_start_loc[-1])
 
 
 def _put(target, page, offset, values, keep):
