@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// moe_experts, in three passes: h = weight * silu(g) * u of every (row, expert) pair, y = w2 h, and the sum of a row's
-// pairs in the order of its choices, the shared experts last.
+// moe_experts, in four passes over the (row, expert) pairs: g and u = w13 x, h = weight * silu(g) * u, y = w2 h, and the
+// sum of a row's pairs in the order of its choices, the shared experts last.
 // Pairs are sorted by expert, so that an expert's weights are read once for all its rows; a work item is a panel of
-// two h columns (two gate and two up rows of w13), then of four y columns. Few rows are bound by reading weights, many
+// two g and two u columns, then of four y columns. Few rows are bound by reading weights, many
 // by the products. Contract: include/dsv4spec/target.h.
 #include <algorithm>
 
@@ -33,7 +33,7 @@ int64_t y_pitch(const Params& p) { return (p.d + 15) / 16 * 16; }
 struct Plan {  // the workspace
   Group* groups;
   int32_t *row, *place;  // sorted pair -> row; pair (row-major, k a row, then the shared ones) -> sorted, or -1
-  float *weight, *h, *y;
+  float *weight, *h, *u, *y;  // g, then h
   char* x;  // rows in sorted order
   int64_t bytes;
 };
@@ -52,6 +52,7 @@ Plan plan_of(const Params& p, void* memory) {
   plan.place = reinterpret_cast<int32_t*>(take(n * 4));
   plan.weight = reinterpret_cast<float*>(take(n * 4));
   plan.h = reinterpret_cast<float*>(take(n * h_pitch(p) * 4));
+  plan.u = reinterpret_cast<float*>(take(n * h_pitch(p) * 4));
   plan.y = reinterpret_cast<float*>(take(n * y_pitch(p) * 4));
   plan.x = take(n * x_pitch(p) * (p.x.dtype == kF32 ? 4 : 2));
   plan.bytes = at - static_cast<char*>(memory);
@@ -128,7 +129,7 @@ vf silu_times_up(vf g, vf u, float limit) {
   return g / (vexp(-g) + 1.0f) * u;
 }
 
-// Columns j, j+1 of h for the pairs of a group.
+// Columns j, j+1 of g and u for the pairs of a group.
 template <class T>
 void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   const bool shared = g.expert == p.E;
@@ -142,14 +143,22 @@ void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
     std::fill_n(sums, rows * N, vf{});
     const T* x = reinterpret_cast<const T*>(plan.x) + first * x_pitch(p);
     dots_rows<InLanes<T>, N>(x, x_pitch(p), rows, w, p.d, sums);
-    alignas(64) float gate[2 * kRows + W] = {}, up[2 * kRows + W] = {};
-    for (int64_t m = 0; m < rows; ++m)
-      for (int c = 0; c < 2; ++c) gate[2 * m + c] = hsum(sums[m * N + c]), up[2 * m + c] = hsum(sums[m * N + 2 + c]);
-    for (int64_t i = 0; i < 2 * rows; i += W)
-      store(gate + i, silu_times_up(load(gate + i), load(up + i), static_cast<float>(p.limit)));
-    for (int64_t m = 0; m < rows; ++m)
+    for (int64_t m = 0; m < rows; ++m) {
+      const int64_t at = (first + m) * h_pitch(p) + j;
       for (int c = 0; c < 2 && j + c < inter; ++c)
-        plan.h[(first + m) * h_pitch(p) + j + c] = plan.weight[first + m] * gate[2 * m + c];
+        plan.h[at + c] = hsum(sums[m * N + c]), plan.u[at + c] = hsum(sums[m * N + 2 + c]);
+    }
+  }
+}
+
+// h of the pairs [begin, end), in the place of g.
+void activate(const Params& p, const Plan& plan, int64_t begin, int64_t end, int64_t inter) {
+  for (int64_t i = begin; i < end; ++i) {
+    float *h = plan.h + i * h_pitch(p), *u = plan.u + i * h_pitch(p);
+    for_vectors(inter, [&](int64_t j, int width) {
+      const vf x = silu_times_up(load_some(h + j, width), load_some(u + j, width), static_cast<float>(p.limit));
+      store_some(h + j, plan.weight[i] * x, width);
+    });
   }
 }
 
@@ -180,9 +189,13 @@ void run(const Params& p, const Plan& plan) {
     for (int64_t i = begin; i < end; ++i)
       std::memcpy(reinterpret_cast<T*>(plan.x) + i * x_pitch(p), p.x.at<T>(plan.row[i]), p.d * sizeof(T));
   });
-  for_panels(plan.groups, count, 2, 4 * p.d * rows,
-             [&](const Group& g) { return g.expert == p.E ? p.shared_inter : p.inter; },
+  const auto columns = [&](const Group& g) { return g.expert == p.E ? p.shared_inter : p.inter; };
+  for_panels(plan.groups, count, 2, 4 * p.d * rows, columns,
              [&](const Group& g, int64_t j) { gate_panel<T>(p, plan, g, j); });
+  for (int g = 0; g < count; ++g)
+    parallel(plan.groups[g].end - plan.groups[g].begin, grain_for(columns(plan.groups[g]) * 16), [&](int64_t i, int64_t end) {
+      activate(p, plan, plan.groups[g].begin + i, plan.groups[g].begin + end, columns(plan.groups[g]));
+    });
   for_panels(plan.groups, count, N, 4 * p.inter * rows, [&](const Group&) { return p.d; },
              [&](const Group& g, int64_t j) { down_panel<T>(p, plan, g, j); });
   parallel(p.T, grain_for(p.d * sizeof(float) * (p.k + 1)), [&](int64_t begin, int64_t end) {
