@@ -177,7 +177,7 @@ void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t),
   if (n <= 0) return;
   const int threads = num_threads();
   grain = std::max<int64_t>(grain, 1);
-  if (threads == 1 || n <= grain || t_inside || !g_mutex.try_lock()) {
+  if (threads == 1 || n < 2 * grain || t_inside || !g_mutex.try_lock()) {
     fn(ctx, 0, n);
     return;
   }
