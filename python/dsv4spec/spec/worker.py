@@ -116,8 +116,8 @@ class EagleWorker(PlainWorker):
         for step in range(steps - 1):
             row = slice(step, None, steps + 1)
             following = live + 1
-            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following, live, batch.rows,
-                               batch.slots[row].contiguous(), batch.table, None, None)
+            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following,
+                               live, batch.rows, batch.slots[row].contiguous(), batch.table, None, None)
             hidden = self._nextn(one, hidden)
             token = self.nextn.logits(hidden).argmax(-1)
             tokens.append(token)
