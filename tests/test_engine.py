@@ -94,6 +94,15 @@ def test_requests_join_while_others_run(folders):
     assert gone.result().finish_reason == "abort" and all_free(e)
 
 
+@pytest.mark.parametrize("max_len", [15, 20, 65])
+def test_default_pools_hold_every_running_request(folders, max_len):
+    """Requests much shorter than a page hold a whole one each: none has to give way to another."""
+    e = engine(folders["whole"], speculative=None, max_len=max_len, max_running_requests=3)
+    e.generate([[5, 6, 7], [8, 9], [10]], SamplingParams(8, ignore_eos=True))
+    report = e.metrics()
+    assert report["preemptions"] == 0 and report["forwards"]["target_decode"] == 7
+
+
 def test_bfloat16_runs(folders):
     e = engine(folders["whole"], dtype="bfloat16")
     output, = e.generate(["abc"], GREEDY)

@@ -97,7 +97,8 @@ class Engine:
                              f"{self.config.max_position_embeddings}, got {max_len}")
         total = max_total_tokens
         if total is None:
-            total = max(self.max_len, min(max_running_requests * self.max_len, 262144))
+            each = -(-self.max_len // page_size) * page_size  # a request holds whole pages
+            total = max(each, min(max_running_requests * each, 262144))
         self.cache = KVCache(self.config, page_size=page_size, max_requests=max_running_requests, max_total_tokens=total,
                              max_len=self.max_len, num_draft_tokens=window_rows(speculative) if speculative else 1,
                              prefill_chunk=chunked_prefill_size, dtype=self.dtype, device=self.device,
