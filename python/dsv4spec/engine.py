@@ -131,8 +131,10 @@ class Engine:
         for request in requests:
             self._scheduler.add(request)
         try:
-            while any(request.finish_reason is None for request in requests):
-                self.step()
+            # Once around all steps: torch's products are slow for a while after each change of the thread count.
+            with torch_threads(self.config, self.device):
+                while any(request.finish_reason is None for request in requests):
+                    self.step()
         finally:
             for request in requests:
                 self.abort(request)
