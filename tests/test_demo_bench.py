@@ -8,6 +8,7 @@ import shutil
 
 import byte_tokenizer
 import pytest
+from util import transformers_or_gate
 
 import tiny_checkpoints as tiny
 from dsv4spec import bench_context, bench_e2e, demo
@@ -54,7 +55,7 @@ def test_demo_fails_if_the_texts_differ(model, monkeypatch):
 
 
 def test_bench_e2e(model, tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
+    transformers_or_gate()
     monkeypatch.setattr(bench_context, "STEPS", 5)
     monkeypatch.setattr(bench_context, "REPEATS", 1)
     file = tmp_path / "e2e.json"

@@ -13,9 +13,9 @@ import tiny_checkpoints as tiny
 from dsv4spec import Engine, SamplingParams, SpeculativeConfig
 from dsv4spec.cache import ForwardMode
 from test_model_vs_transformers import Choices
-from util import rng
+from util import rng, transformers_or_gate
 
-transformers = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+transformers = transformers_or_gate("transformers.models.deepseek_v4.modeling_deepseek_v4")
 
 NEW = 28
 LENGTHS = (130, 1, 18, 63, 5, 40, 127, 16)

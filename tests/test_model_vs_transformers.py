@@ -14,9 +14,9 @@ import tiny_checkpoints as tiny
 from dsv4spec.cache import ForwardMode, KVCache
 from dsv4spec.models import load_model
 from dsv4spec.ops import use_backend
-from util import rng
+from util import rng, transformers_or_gate
 
-transformers = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+transformers = transformers_or_gate("transformers.models.deepseek_v4.modeling_deepseek_v4")
 
 GAP, BOUND = 1e-4, 3e-4
 BF16_BOUND = 0.06

@@ -3,6 +3,7 @@ import math
 
 import pytest
 import torch
+from util import transformers_or_gate
 
 from dsv4spec.models.rope import Yarn, rope_frequencies, rope_table
 
@@ -32,7 +33,7 @@ def test_yarn_ramp_and_no_magnitude_factor():
 
 @pytest.mark.parametrize("dim,original", [(8, 64), (16, 4096), (64, 65536)])
 def test_equals_transformers(dim, original):
-    modeling = pytest.importorskip("transformers.models.deepseek_v4.modeling_deepseek_v4")
+    modeling = transformers_or_gate("transformers.models.deepseek_v4.modeling_deepseek_v4")
     from transformers import DeepseekV4Config
 
     config = DeepseekV4Config(

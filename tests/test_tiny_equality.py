@@ -5,6 +5,7 @@ import json
 from pydoc_data import topics
 
 import pytest
+from util import transformers_or_gate
 
 from dsv4spec import Engine, SamplingParams, SpeculativeConfig
 from dsv4spec.bench_e2e import Transformers
@@ -39,7 +40,7 @@ def test_speculative_equals_plain(steps, page_size, chunk):
 
 
 def test_plain_equals_transformers():
-    pytest.importorskip("transformers")
+    transformers_or_gate()
     prompts, want = plain()
     theirs = Transformers(str(ASSET), NEW)
     assert theirs.check(prompts[3], theirs.generate(prompts[3]), want[3]) in (0, 1)  # 1: parted at two nearly equal logits; raises otherwise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 
+import pytest
 import torch
 
 # Backends that the op tests run on; a device or emulator adds its name through this variable.
@@ -83,3 +84,8 @@ def check_close(got: torch.Tensor, exact: torch.Tensor, plain: torch.Tensor | No
         share = (error > bound).double().mean().item()
         raise AssertionError(f"{op}: worst at flat index {worst}: got {got.flatten()[worst].item()}, expected "
                              f"{exact.flatten()[worst].item()}, bound {bound:.3g}, {share:.2%} of values beyond it")
+
+
+def transformers_or_gate(module: str = "transformers"):
+    """transformers' independent implementation (the extra [test] installs it); a closed gate where it is missing."""
+    return pytest.importorskip(module, reason="gate: transformers 5.23 or newer is not installed")
