@@ -57,7 +57,7 @@ def test_matches_model(backend, dtype, page, B, slack):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worked_numbers(backend):
-    """ops.md 10.6."""
+    """Worked example 10.6."""
     t = torch.tensor
     with use_backend(backend):
         slots, pages = ops.alloc_extend(t([5, 8]), t([11, 9]), t([12, 11]), t([5, 6, 9]), extend_num_tokens=7, page_size=4)

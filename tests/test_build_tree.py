@@ -84,7 +84,7 @@ def test_matches_model(backend, mode, B, k, steps, n):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worked_numbers(backend):
-    """ops.md 10.2: a chain, and two trees of six nodes in all mask modes."""
+    """Worked example 10.2: a chain, and two trees of six nodes in all mask modes."""
     t = torch.tensor
     keywords = dict(topk=1, num_steps=3, num_draft_tokens=4)
     chain = t([100]), t([[-1, 0, 1]]), t([[0, 1, 2]]), t([[11, 12, 13]]), t([7])

@@ -62,7 +62,7 @@ def test_matches_model(backend, B, k, step):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worked_numbers(backend):
-    """ops.md 10.2."""
+    """Worked example 10.2."""
     t = torch.tensor
     with use_backend(backend):
         s0 = ops.select_draft_topk(t([[.6, .3], [.9, .05]]), t([[11, 12], [51, 52]]), None, step=0)

@@ -44,7 +44,7 @@ def make(B, n, c4_page, c128_page, dtype):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worked_numbers(backend):
-    """ops.md 10.1, first case, with pages 5, 6 of 16 C4 entries and page 9 of 2 C128 entries."""
+    """Worked example 10.1, first case, with pages 5, 6 of 16 C4 entries and page 9 of 2 C128 entries."""
     live = torch.tensor([126, 7, 0], dtype=torch.int32)
     positions = (live[:, None] + torch.arange(4)).reshape(-1).long()
     c4 = torch.tensor([[1, 5], [6, -1], [-1, -1]], dtype=torch.int32)

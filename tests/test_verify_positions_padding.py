@@ -35,7 +35,7 @@ def window(live, n):
     ([126, 7, 0], 4, [124, 4, 0, 0, 0, 0]), ([126, 7, 0], 128, [0, 0, 0]), ([7], 4, [4, 0]), ([7], 128, [0]),
     ([3, 4, 5, 6], 4, [0, 4, 4, 4, 0, 0, 0, 0]), ([127, 255], 4, [124, 252, 0, 0]), ([127, 255], 128, [0, 128])])
 def test_worked_numbers(backend, live, ratio, want):
-    """ops.md 10.1; request 3 of the first case is padding although its positions 0..3 would emit."""
+    """Worked example 10.1; request 3 of the first case is padding although its positions 0..3 would emit."""
     live = torch.tensor(live)
     positions = (live[:, None] + torch.arange(4)).reshape(-1)
     with use_backend(backend):

@@ -85,7 +85,7 @@ def test_matches_model(backend, B, k, steps, n):
     ([11, 12, 99, 5], [11, 12, 99, -1], [0, 1, 2, -1], 2), ([9, 9, 9, 9], [9, -1, -1, -1], [0, -1, -1, -1], 0),
     ([11, 12, 13, 5], [11, 12, 13, 5], [0, 1, 2, 3], 3)])
 def test_worked_chain(backend, target, predicts, accepted, count):
-    """ops.md 10.3."""
+    """Worked example 10.3."""
     with use_backend(backend):
         got = ops.verify_tree_greedy(*tensors(*CHAIN, [target]), num_steps=3)
     assert [g.tolist() for g in got] == [predicts, [accepted], [count]]
@@ -93,7 +93,7 @@ def test_worked_chain(backend, target, predicts, accepted, count):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_worked_trees(backend):
-    """ops.md 10.3: the trees of 10.2 (both need a step to a sibling), and the published vector of two six-node trees, whose
+    """Worked example 10.3: the trees of 10.2 (both need a step to a sibling), and the published vector of two six-node trees, whose
     second one lists siblings downward."""
     target = torch.full((2, 6), 999)
     target[0, 0], target[1, 0], target[1, 1] = 12, 51, 62

@@ -26,7 +26,7 @@ def fork(children, n=None):
 
 
 def test_worked_numbers():
-    """ops.md 10.7: children with p = .1 then .5, coin .55: first no (.55 >= .1), second yes (.55 < .6)."""
+    """Worked example 10.7: children with p = .1 then .5, coin .55: first no (.55 >= .1), second yes (.55 < .6)."""
     probs = torch.zeros(1, 3, 4)
     probs[0, 0] = torch.tensor([.1, .5, .3, .1])
     probs[0, 2, 3] = 1.0
@@ -39,7 +39,7 @@ def test_worked_numbers():
 
 
 def test_chain_rejection_worked_numbers():
-    """ops.md 10.7: p = (.5,.3,.1,.1), q = (.2,.6,.1,.1), draft token 1: accept probability .5; residual (1,0,0,0)."""
+    """Worked example 10.7: p = (.5,.3,.1,.1), q = (.2,.6,.1,.1), draft token 1: accept probability .5; residual (1,0,0,0)."""
     p, q = torch.tensor([[[.5, .3, .1, .1], [0, 0, 1., 0]]]), torch.tensor([[[.2, .6, .1, .1]]])
     draft = torch.tensor([[1]])
     for coin, accepted in ((.0, 1), (.499, 1), (.501, 0), (.999, 0)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The EAGLE state machine against toy models: ops.md 10.8 and the field reports A2, A8, A14, A16, A19, A30."""
+"""The EAGLE state machine against toy models: worked example 10.8 and the field reports A2, A8, A14, A16, A19, A30."""
 import pytest
 import torch
 from toy import VOCAB, carried, make, read, start, stumbles, successor
@@ -23,7 +23,7 @@ def right_for(count):
     return lambda t: torch.where(t % 10 < count, t + 1, t + 40)
 
 
-# ------------------------------------------------------------------------------------------------ ops.md 10.8
+# ------------------------------------------------------------------------------------------------ worked example 10.8
 def test_worked_timeline():
     worker, cache = make(successor, stumbles)
     row = start(worker, cache, [11, 12, 13])
