@@ -9,6 +9,7 @@ import torch
 
 from . import ops
 from .cache import KVCache
+from .cache.allocation import C128_PAGE
 from .models import load_model
 from .placement import resolve_device, resolve_dtype, torch_threads
 from .request import GenerationOutput, Request, SamplingParams, StreamChunk
@@ -21,7 +22,6 @@ from .spec.worker import EagleWorker
 from .text import TextStream, Tokenizer
 
 log = logging.getLogger("dsv4spec")
-C128_PAGE_TOKENS = 2048
 
 _OUT_OF_SCOPE = ("tensor_parallel_size", "data_parallel_size", "pipeline_parallel_size", "expert_parallel_size",
                  "disaggregation_mode", "enable_prefix_caching")
@@ -225,7 +225,7 @@ class Engine:
         if wrong:
             raise ValueError(f"Engine: prompt: expected token ids 0..{self.config.vocab_size - 1}, got {wrong[0]}")
         pools = self.cache.usage()["pools"]
-        for pool, tokens in (("C4", self.cache.page_size), ("C128", C128_PAGE_TOKENS)):
+        for pool, tokens in (("C4", self.cache.page_size), ("C128", 128 * C128_PAGE)):
             if pool in pools and len(prompt) // tokens > pools[pool]["total"]:
                 raise ValueError(f"Engine: prompt: expected at most {pools[pool]['total'] * tokens} tokens (the {pool} "
                                  f"pool; raise max_total_tokens), got {len(prompt)}")
