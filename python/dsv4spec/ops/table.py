@@ -6,4 +6,26 @@ accident fails ``tests/test_op_table.py``."""
 # reference where the caller asked for that by name.
 NO_KERNEL: dict[str, frozenset[str]] = {
     "cpu": frozenset({"verify_tree_sampling"}),
+    "cuda": frozenset({
+        "alloc_extend",
+        "assign_draft_slots",
+        "build_tree",
+        "compress_kv",
+        "lightning_index",
+        "mhc_head",
+        "mhc_post_pre",
+        "mhc_pre",
+        "moe_experts",
+        "move_accepted_kv",
+        "nextn_fuse_hidden",
+        "q_norm_rope",
+        "select_draft_topk",
+        "sparse_paged_attention",
+        "swa_paged_attention",
+        "swa_store_kv",
+        "verify_metadata",
+        "verify_positions_padding",
+        "verify_tree_greedy",
+        "verify_tree_sampling",
+    }),
 }

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every PTX instruction that the kernels use by name: sm_80 and newer. The emulator runs the second body of each
+// wrapper, not the PTX text, so the list is short and each has a conformance test that runs in both builds.
+// Fragment layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
+#pragma once
+#include "device.cuh"
+
+namespace dsv4::cuda {
+
+// D += A * B of one warp: A 16x16 and B 16x8 bf16, D fp32. With g = lane / 4 and t = lane % 4 * 2, a lane holds
+//   a[0] = A[g][t..t+1], a[1] = A[g+8][t..], a[2] = A[g][t+8..], a[3] = A[g+8][t+8..]
+//   b[0] = B[t..t+1][g], b[1] = B[t+8..t+9][g];   d = D[g][t], D[g][t+1], D[g+8][t], D[g+8][t+1]
+DSV4_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if defined(__CUDA_ARCH__)
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#elif defined(CUDA_EMU)
+  cuda_emu::mma_bf16(d, a, b);
+#endif
+}
+
+// Four 8x8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8
+// (16 bytes, 16-byte aligned). Afterwards r[m] of a lane holds M_m[lane / 4][lane % 4 * 2 ..+1]; transposed:
+// M_m[lane % 4 * 2 ..+1][lane / 4].
+DSV4_DEVICE void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::ldmatrix_x4(r, row, false);
+#endif
+}
+DSV4_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(row));
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::ldmatrix_x4(r, row, true);
+#endif
+}
+
+// Starts a copy of 16 bytes from global to shared memory, past L1 and the registers; with `valid` false it writes 16
+// zeros and reads nothing. Both addresses 16-byte aligned. Copies are done when cp_async_wait says so, and other
+// threads see them after a barrier that follows it.
+DSV4_DEVICE void cp_async16(void* shared, const void* global, bool valid = true) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const int bytes = valid ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" : : "r"(address), "l"(global), "r"(bytes) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::cp_async(shared, global, 16, valid ? 16 : 0);
+#endif
+}
+DSV4_DEVICE void cp_async_commit() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.commit_group;\n" : : : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::cp_async_commit();
+#endif
+}
+// Waits until at most N of this thread's committed groups are still under way.
+template <int N>
+DSV4_DEVICE void cp_async_wait() {
+#if defined(__CUDA_ARCH__)
+  asm volatile("cp.async.wait_group %0;\n" : : "n"(N) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::cp_async_wait(N);
+#endif
+}
+
+}  // namespace dsv4::cuda
