@@ -13,6 +13,7 @@ import pytest
 
 import tiny_checkpoints as tiny
 from dsv4spec.cli import main
+from dsv4spec.ops import _dispatch
 
 PROMPTS = [[5, 6, 7], [9], list(range(20, 60))]
 FORWARDS = {"target_prefill", "target_decode", "target_verify", "nextn_extend", "nextn_decode"}
@@ -102,6 +103,27 @@ def test_several_prompts_and_options(models):
     assert len(result["outputs"]) == 2 and result["speculative"]["num_draft_tokens"] == 3
     assert "warning: SpeculativeConfig: num_draft_tokens: 7 changed to num_steps + 1 = 3" in err
     assert result["dtype"] == "float32" and result["device"] == "cpu"
+
+
+def test_ops_that_ran_their_reference_are_listed(models, monkeypatch):
+    """Two kernels are taken away from the backend; only the caller's word makes their references run."""
+    lost = {"moe_experts", "mhc_head"}
+    monkeypatch.setattr(_dispatch, "backend_ops", lambda name: frozenset(_dispatch.OPS) - lost)
+    monkeypatch.setattr(_dispatch, "_kernels_everywhere", lambda name: frozenset(_dispatch.OPS) - lost)
+    common = ("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 4, "--ignore-eos",
+              "--backend", "cpu", "--missing", "reference")
+    result = json.loads(generate(*common, "--json")[0])
+    assert result["metrics"]["reference_ops"] == sorted(lost)
+    assert (result["backend"], result["missing"]) == ("cpu", "reference")
+    human, _ = generate(*common)
+    assert "ops that ran their reference  mhc_head, moe_experts" in human
+
+
+def test_no_op_runs_its_reference_unasked(models):
+    common = ("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 4)
+    result = json.loads(generate(*common, "--json", "--missing", "error")[0])
+    assert result["metrics"]["reference_ops"] == [] and result["missing"] == "error"
+    assert "ran their reference" not in generate(*common)[0]
 
 
 @pytest.mark.parametrize("args, text", [

@@ -40,6 +40,16 @@ def test_demo_shows_both_runs(model):
         assert text in out, text
 
 
+def test_demo_on_a_named_backend(model):
+    """Every op is the reference's by request, so that none ran it for want of a kernel."""
+    out, _ = command("demo", "--model", model, "--prompt", "abc", "--max-new-tokens", 4, "--repeats", 1,
+                     "--backend", "reference", "--missing", "error")
+    assert "same text: yes, 4 tokens" in out and "ran their reference" not in out
+    for name in (["demo"], ["bench", "e2e"]):
+        _, err = command(*name, "--model", model, "--backend", "nothing", code=1)
+        assert "nothing" in err and err.count("\n") == 1
+
+
 def test_demo_fails_if_the_texts_differ(model, monkeypatch):
     right = demo.timed
 

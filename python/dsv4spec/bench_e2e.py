@@ -14,7 +14,7 @@ import statistics
 import time
 
 from .demo import ASSET, _first_difference
-from .generate import log, logs_to_stderr, positive
+from .generate import add_backend_arguments, backend_options, log, logs_to_stderr, positive
 
 PROMPTS = ("If the argument is", "An exception is raised when", "Return a list of", 'The "import" statement')
 GAP = 1e-3  # two best logits nearer than this may fall either way in two right implementations (fp32)
@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", nargs="+", default=list(PROMPTS), metavar="TEXT", help="decoded one after the other")
     parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N", help="for each prompt")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N")
+    add_backend_arguments(parser)
     parser.add_argument("--repeats", type=positive, default=7, metavar="N")
 
 
@@ -57,8 +58,9 @@ def measure(args) -> dict:
     from .text import Tokenizer
 
     params = SamplingParams(args.max_new_tokens, ignore_eos=True)
-    plain = Engine(args.model, speculative=None, max_running_requests=1)
-    drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), max_running_requests=1)
+    options = dict(max_running_requests=1, **backend_options(args))
+    plain = Engine(args.model, speculative=None, **options)
+    drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), **options)
     tokenizer = Tokenizer(args.model)
     prompts = [tokenizer.encode(text) for text in args.prompt]
 
@@ -100,7 +102,7 @@ def measure(args) -> dict:
         "swa_decode_32k_over_1k": ratio,
         "seconds": seconds,
         "near_ties_against_transformers": near,
-        "reference_ops": metrics["reference_ops"],
+        "backend": plain.backend, "missing": plain.missing, "reference_ops": metrics["reference_ops"],
         "prompts": args.prompt, "new_tokens_each": args.max_new_tokens, "num_steps": args.num_steps,
         "dtype": str(plain.dtype).removeprefix("torch."), "device": str(plain.device),
         "torch_threads": threads, "machine": platform.processor() or platform.machine(),

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from .generate import log, logs_to_stderr, positive
+from .generate import add_backend_arguments, backend_options, log, logs_to_stderr, positive
 
 ASSET = Path(__file__).parent / "assets" / "tiny"
 PROMPT = 'def read(self, size=-1):\n    """'
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
     parser.add_argument("--num-steps", type=int, default=3, metavar="N", help="draft tokens per round")
+    add_backend_arguments(parser)
     parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="timed runs of each kind (the median counts)")
 
 
@@ -47,8 +48,9 @@ def _run(args) -> int:
     from .spec.options import SpeculativeConfig
 
     params = SamplingParams(args.max_new_tokens)
-    engines = {"plain": Engine(args.model, speculative=None, max_running_requests=1),
-               "speculative": Engine(args.model, speculative=SpeculativeConfig(args.num_steps), max_running_requests=1)}
+    options = dict(max_running_requests=1, **backend_options(args))
+    engines = {"plain": Engine(args.model, speculative=None, **options),
+               "speculative": Engine(args.model, speculative=SpeculativeConfig(args.num_steps), **options)}
     seconds = {name: [] for name in engines}
     outputs = {}
     for repeat in range(args.repeats + 1):  # the first run of each warms up

@@ -42,6 +42,11 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
                         help="an op without a kernel raises, or runs its reference (default: reference on the CPU)")
 
 
+def backend_options(args: argparse.Namespace) -> dict:
+    """The Engine options that :func:`add_backend_arguments` reads."""
+    return {"backend": args.backend, "missing": args.missing}
+
+
 def positive(text: str) -> int:
     """argparse type: an integer of at least 1."""
     value = int(text)
@@ -84,9 +89,9 @@ def _run(args) -> int:
     params = SamplingParams(args.max_new_tokens, ignore_eos=args.ignore_eos)
     prompts = read_prompts(args)
     speculative = speculative_config(args)
-    engine = Engine(args.model, speculative=speculative, dtype=args.dtype, device=args.device, backend=args.backend,
-                    missing=args.missing, page_size=args.page_size, max_len=_max_len(args, prompts),
-                    max_running_requests=min(len(prompts), MOST_AT_ONCE))
+    engine = Engine(args.model, speculative=speculative, dtype=args.dtype, device=args.device,
+                    page_size=args.page_size, max_len=_max_len(args, prompts),
+                    max_running_requests=min(len(prompts), MOST_AT_ONCE), **backend_options(args))
     if args.speculative_algorithm is None:
         log.info("speculative algorithm: %s", "NEXTN (the checkpoint has mtp.0)" if engine.speculative else
                  "none (the checkpoint has no mtp.0)")
@@ -96,8 +101,6 @@ def _run(args) -> int:
     except GenerationError as failed:
         outputs, error, code = failed.outputs, failed, 1
     metrics = engine.metrics()
-    if metrics["reference_ops"]:
-        log.info("ops that ran their reference: %s", ", ".join(metrics["reference_ops"]))
     if args.json:
         json.dump(report(engine, outputs, metrics), sys.stdout)
         print()
@@ -191,7 +194,7 @@ def report(engine, outputs, metrics: dict) -> dict:
         "metrics": metrics,
         "speculative": {"algorithm": spec.algorithm, "num_steps": spec.num_steps, "eagle_topk": spec.eagle_topk,
                         "num_draft_tokens": spec.num_draft_tokens} if spec else None,
-        "device": str(engine.device), "dtype": str(engine.dtype).removeprefix("torch."),
+        "backend": engine.backend, "missing": engine.missing, "device": str(engine.device), "dtype": str(engine.dtype).removeprefix("torch."),
     }
 
 

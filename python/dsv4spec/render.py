@@ -62,5 +62,7 @@ def metric_rows(metrics: dict) -> list[tuple[str, str]]:
                                                        enumerate(metrics["acceptance_per_position"])) or "-")]
     times = "  ".join(f"{name} {value:.3f}" for name, value in metrics["time_s"].items() if value)
     forwards = "  ".join(f"{name} {count}" for name, count in metrics["forwards"].items() if count)
+    if metrics["reference_ops"]:
+        rows.append(("ops that ran their reference", ", ".join(metrics["reference_ops"])))
     return rows + [("first token / per token", f"{number(metrics['ttft_ms'])} ms / {number(metrics['tpot_ms'])} ms"),
                    ("seconds", times), ("forwards", forwards)]
