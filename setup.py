@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs CMake for the compiled part. Metadata: pyproject.toml. Variables that it reads: DSV4SPEC_CUDA, DSV4SPEC_ASCEND,
-DSV4SPEC_CPU_LEVELS (CMakeLists.txt), MAX_JOBS (parallel compiles), CMAKE_ARGS (passed on to CMake)."""
+DSV4SPEC_EMULATE, DSV4SPEC_CPU_LEVELS, DSV4SPEC_CUDA_ARCHS (CMakeLists.txt), MAX_JOBS (parallel compiles), CMAKE_ARGS
+(passed on to CMake)."""
 import os
 import shlex
 import shutil
@@ -45,7 +46,8 @@ class CMakeBuild(build_ext):
         tree = ROOT / "build" / f"{sys.implementation.cache_tag}-{'ninja' if ninja else 'make'}"
         generator = ("-GNinja", f"-DCMAKE_MAKE_PROGRAM={ninja}") if ninja else ("-GUnix Makefiles",)
         options = [f"-D{name}={os.environ.get(name) or default}" for name, default in
-                   (("DSV4SPEC_CUDA", "AUTO"), ("DSV4SPEC_ASCEND", "AUTO"), ("DSV4SPEC_CPU_LEVELS", ""))]
+                   (("DSV4SPEC_CUDA", "AUTO"), ("DSV4SPEC_ASCEND", "AUTO"), ("DSV4SPEC_EMULATE", "OFF"),
+                    ("DSV4SPEC_CPU_LEVELS", ""), ("DSV4SPEC_CUDA_ARCHS", ""), ("DSV4SPEC_CUDA_FLAGS", ""))]
         run("cmake", "-S", ROOT, "-B", tree, *generator, f"-DDSV4SPEC_LIB_DIR={package / 'lib'}",
             f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", *options,
             *shlex.split(os.environ.get("CMAKE_ARGS", "")))

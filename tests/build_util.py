@@ -26,6 +26,8 @@ def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:
     """The files that a build reads, outside git, less the folders in ``without``."""
     for name in ("csrc", "include", "kernels", "cmake", "python"):
         shutil.copytree(ROOT / name, to / name, ignore=IGNORED)
+    if (ROOT / "tests" / "emu").exists():
+        shutil.copytree(ROOT / "tests" / "emu", to / "tests" / "emu", ignore=IGNORED)
     for name in ("CMakeLists.txt", "setup.py", "pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, to / name)
     for name in without:

@@ -15,7 +15,8 @@ import check_machine  # noqa: E402
 import jobs  # noqa: E402
 
 NO_TOOLCHAIN = dict(CUDACXX=None, CUDA_HOME=None, ASCEND_HOME_PATH=None, ASCEND_TOOLKIT_HOME=None,
-                    DSV4SPEC_CUDA=None, DSV4SPEC_ASCEND=None, DSV4SPEC_CPU_LEVELS=None)
+                    DSV4SPEC_CUDA=None, DSV4SPEC_ASCEND=None, DSV4SPEC_EMULATE=None, DSV4SPEC_CPU_LEVELS=None,
+                    DSV4SPEC_CUDA_ARCHS=None, DSV4SPEC_CUDA_FLAGS=None)
 LEVEL = "v2" if os.uname().machine == "x86_64" else "generic"
 
 
