@@ -14,7 +14,7 @@ enum OpId : int32_t {
   kOpCount
 };
 
-constexpr uint32_t kPluginAbi = 1;
+constexpr uint32_t kPluginAbi = 2;
 
 // What the core offers to a plug-in.
 struct HostServices {
@@ -27,6 +27,7 @@ struct HostServices {
 // The surroundings of one launch.
 struct Launch {
   void* stream;
+  int32_t device;           // number of the tensors' device
   void* workspace;          // at least workspace(params) bytes, 64-byte aligned; nullptr if that is 0
   char* error;              // room for the text of a refusal: "argument: expected RULE, got VALUE"
   uint64_t error_size;
@@ -42,6 +43,8 @@ struct BackendTable {
   const char* build_hash;   // source hash; must equal the core's
   const char* toolchain;    // compiler and version
   const char* archs;        // what it was compiled for
+  int32_t device_type;      // DLDeviceType of the tensors that its kernels can read
+  const char* (*why_not)(); // one sentence why no kernel can run here, or nullptr; nullptr as a whole: always can
   LaunchFn launch[kOpCount];        // nullptr: not supported
   WorkspaceFn workspace[kOpCount];  // nullptr: needs none
 };

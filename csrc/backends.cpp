@@ -69,6 +69,10 @@ const BackendTable* load_plugin(const std::string& stem, std::string* why) {
            "; rebuild dsv4spec (pip install .)";
     return nullptr;
   }
+  if (const char* reason = table->why_not ? table->why_not() : nullptr) {
+    *why = reason;
+    return nullptr;
+  }
   return table;
 }
 
@@ -145,6 +149,11 @@ const BackendTable& table_for(OpId id, const char* op, const DLDevice& device) {
   if (!slot.table->launch[id])
     throw Refusal(DSV4_NOT_SUPPORTED, std::string(op) + ": backend " + slot.name +
                                           " has no kernel for this op; ask for the reference by name");
+  if (device.device_type != slot.table->device_type) {  // a routed backend; the memory is not its own
+    const DLDevice expected{static_cast<DLDeviceType>(slot.table->device_type), device.device_id};
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": device: expected " + device_name(expected) +
+                                             " for backend " + slot.name + ", got " + device_name(device));
+  }
   return *slot.table;
 }
 
@@ -164,7 +173,7 @@ void launch(OpId id, const char* op, const DLDevice& device, const void* params,
                                              std::to_string(kWorkspaceAlignment) + " bytes, got " +
                                              (workspace ? "memory that is not" : "NULL"));
   char text[256] = "";
-  const Launch surroundings{stream, workspace, text, sizeof text};
+  const Launch surroundings{stream, device.device_id, workspace, text, sizeof text};
   const int32_t status = table.launch[id](params, &surroundings);
   if (status != DSV4_OK)
     throw Refusal(static_cast<dsv4_status>(status), std::string(op) + ": " + (*text ? text : "launch failed"));

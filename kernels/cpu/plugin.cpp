@@ -9,7 +9,8 @@ const HostServices* g_host = nullptr;
 
 namespace {
 BackendTable& table() {
-  static BackendTable t{kPluginAbi, kOpCount, "cpu", kBuild.source_hash, kBuild.compiler, DSV4_CPU_LEVEL, {}, {}};
+  static BackendTable t{kPluginAbi, kOpCount, "cpu", kBuild.source_hash, kBuild.compiler, DSV4_CPU_LEVEL,
+                        kDLCPU, nullptr, {}, {}};
   return t;
 }
 }  // namespace

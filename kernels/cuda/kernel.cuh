@@ -29,6 +29,32 @@ inline int32_t status_of(const Launch& launch, cudaError_t error) {
   return DSV4_INTERNAL_ERROR;
 }
 
+// Makes the tensors' device the current one for the length of a launch; the emulator has but one.
+class OnDevice {
+ public:
+#if defined(CUDA_EMU)
+  explicit OnDevice(const Launch&) {}
+#else
+  explicit OnDevice(const Launch& l) {
+    if (cudaGetDevice(&before_) == cudaSuccess && before_ != l.device) changed_ = cudaSetDevice(l.device) == cudaSuccess;
+  }
+  ~OnDevice() {
+    if (changed_) cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+#endif
+};
+
+// What stands in the table: `launch_fn` on the tensors' device.
+template <class Params, int32_t (*launch_fn)(const Params&, const Launch&)>
+int32_t launch_on_device(const void* params, const Launch* l) {
+  OnDevice guard(*l);
+  return launch_fn(*static_cast<const Params*>(params), *l);
+}
+
 inline cudaStream_t stream_of(const Launch& launch) { return static_cast<cudaStream_t>(launch.stream); }
 
 template <class T>
@@ -134,13 +160,10 @@ DSV4_DEVICE bool is_last_block(unsigned* ticket, unsigned blocks, int* flag) {
 // Registers `int32_t launch(const Params&, const Launch&)` of this file as the kernel of `op`.
 #define DSV4_CUDA_KERNEL(op, Params, launch_fn)                                                             \
   static const bool op##_added = ::dsv4::cuda::add_kernel(                                                  \
-      ::dsv4::kOp_##op,                                                                                     \
-      [](const void* p, const ::dsv4::Launch* l) { return launch_fn(*static_cast<const Params*>(p), *l); }, \
-      nullptr);
+      ::dsv4::kOp_##op, &::dsv4::cuda::launch_on_device<Params, launch_fn>, nullptr);
 // The same with scratch: `uint64_t workspace(const Params&)` bytes. The scratch is not zeroed: a launcher that counts
 // tickets in it begins with a cudaMemsetAsync of them.
 #define DSV4_CUDA_KERNEL_WITH_WORKSPACE(op, Params, launch_fn, workspace_size)                              \
   static const bool op##_added = ::dsv4::cuda::add_kernel(                                                  \
-      ::dsv4::kOp_##op,                                                                                     \
-      [](const void* p, const ::dsv4::Launch* l) { return launch_fn(*static_cast<const Params*>(p), *l); }, \
+      ::dsv4::kOp_##op, &::dsv4::cuda::launch_on_device<Params, launch_fn>,                                 \
       [](const void* p) { return workspace_size(*static_cast<const Params*>(p)); });

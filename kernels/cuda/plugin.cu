@@ -6,8 +6,36 @@
 namespace dsv4::cuda {
 namespace {
 
+#if defined(CUDA_EMU)
+constexpr DLDeviceType kDevice = kDLCPU;
+const char* why_not() { return nullptr; }
+#else
+constexpr DLDeviceType kDevice = kDLCUDA;
+
+// Why this machine cannot run the kernels. The run time is linked in and looks for the driver only now.
+const char* why_not() {
+  static char text[256];
+  int driver = 0, devices = 0;
+  cudaDriverGetVersion(&driver);  // 0 if there is none
+  if (driver == 0) {
+    std::snprintf(text, sizeof text, "no driver: libcuda.so.1 was not found; the kernels need a driver for CUDA %d",
+                  CUDART_VERSION / 1000);
+    return text;
+  }
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return nullptr;
+  std::snprintf(text, sizeof text, "%s: %s (driver for CUDA %d.%d, kernels built with CUDA %d.%d)",
+                error == cudaErrorInsufficientDriver ? "driver too old" : "no GPU",
+                error == cudaSuccess ? "the driver names no device" : cudaGetErrorString(error), driver / 1000,
+                driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+  cudaGetLastError();  // nobody's later launch is to blame for this
+  return text;
+}
+#endif
+
 BackendTable& table() {
-  static BackendTable t{kPluginAbi, kOpCount, DSV4_BACKEND_NAME, kBuild.source_hash, DSV4_TOOLCHAIN, DSV4_ARCHS, {}, {}};
+  static BackendTable t{kPluginAbi, kOpCount, DSV4_BACKEND_NAME, kBuild.source_hash, DSV4_TOOLCHAIN, DSV4_ARCHS,
+                        kDevice, &why_not, {}, {}};
   return t;
 }
 
