@@ -126,10 +126,11 @@ class Helper:
         self.nextn, self.sequences = nextn, sequences
         self.width = nextn.config.nextn_hidden_size
 
-    def forward(self, batch, cache, hidden):
-        out = self.nextn.forward(batch, cache, hidden[:, :self.width])
+    def forward(self, batch, cache, hidden, picked=None):
+        out = self.nextn.forward(batch, cache, hidden[:, :self.width], picked)
         counts = batch.query_start_loc.diff().long()
         tags = torch.stack([batch.rows.repeat_interleave(counts), batch.positions], 1)
+        tags = tags if picked is None else tags[picked]
         return torch.cat([out, tags.to(out.dtype)], 1)
 
     def logits(self, state):

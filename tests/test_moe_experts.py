@@ -73,6 +73,23 @@ def test_matches_formula(backend, dtype, case, limit):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("case", CASES)
+def test_bf16_weights_under_fp32_activations(backend, case):
+    """The same result, to the bit, as with the same weights widened."""
+    *sizes, shared = case
+    args, keys = make_inputs(*sizes, torch.float32, shared)
+    narrow = {n: t.bfloat16() for n, t in {**args, **keys}.items() if "w" in n and n != "topk_weights"}
+    wide = {n: t.float() for n, t in narrow.items()}
+    with with_kernel(backend):
+        got = ops.moe_experts(**{**args, **keys, **narrow}, limit=10.0)
+        same = ops.moe_experts(**{**args, **keys, **wide}, limit=10.0)
+    assert got.dtype == torch.float32 and torch.equal(got, same)
+    exact = {**args, **{n: t for n, t in wide.items() if n in args}}
+    check_close(got, plain(exact, {n: wide[n] for n in keys}, 10.0, torch.float64),
+                plain(exact, {n: wide[n] for n in keys}, 10.0, torch.float32), op="moe_experts", factor=4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("T", [1, 3, 200])
 def test_skips_and_unread_weights(backend, T):
     """-1 skips; experts that nobody chose hold NaN; int32 ids."""
@@ -115,7 +132,11 @@ def test_empty(backend):
     (dict(topk_weights=torch.zeros(2, 3)), r"topk_weights: expected shape \[T=2, k=2\], got \[2, 3\]"),
     (dict(topk_weights=torch.zeros(2, 2).bfloat16()), "topk_weights: expected dtype float32, got bfloat16"),
     (dict(w13=torch.zeros(4, 31, 64)), r"w13: expected an even number of rows \(gate, then up\), got 31"),
-    (dict(w13=torch.zeros(4, 32, 64).bfloat16()), "w13: expected dtype float32, got bfloat16"),
+    (dict(w13=torch.zeros(4, 32, 64).int()), "w13: expected dtype float32 or bfloat16, got int32"),
+    (dict(w13=torch.zeros(4, 32, 64).bfloat16()), "w2: expected dtype bfloat16, got float32"),
+    (dict(x=torch.zeros(2, 64).bfloat16()), "w13: expected dtype bfloat16, got float32"),
+    (dict(shared_w13=torch.zeros(32, 64).bfloat16(), shared_w2=torch.zeros(64, 16).bfloat16()),
+     "shared_w13: expected dtype float32, got bfloat16"),
     (dict(w2=torch.zeros(4, 64, 15)), r"w2: expected shape \[E=4, d=64, 16\], got \[4, 64, 15\]"),
     (dict(shared_w2=torch.zeros(64, 8)), "shared_w2: expected None exactly if shared_w13 is, got a tensor"),
     (dict(shared_w13=torch.zeros(16, 64)), "shared_w2: expected None exactly if shared_w13 is, got None"),

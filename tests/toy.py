@@ -63,13 +63,13 @@ class ToyNextN:
     def __init__(self, rule, second=lambda t: t + 50):
         self.rule, self.second, self.batches, self.hidden = rule, second, [], []
 
-    def forward(self, batch, cache, hidden):
+    def forward(self, batch, cache, hidden, picked=None):
         assert (batch.input_ids >= 0).all() and (batch.input_ids < VOCAB).all()
         self.batches.append(batch)
         self.hidden.append(hidden)
         own = torch.stack([batch.input_ids.float(), batch.positions.float()], 1)
         store(cache.draft.kv_pages, batch, torch.cat([own, hidden], 1))
-        return own
+        return own if picked is None else own[picked]
 
     def logits(self, state):
         token = state[:, 0].long()

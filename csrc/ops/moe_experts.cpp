@@ -16,15 +16,16 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.x = c.in("x", a.x, {kF32, kBF16}, {T, d});
   p.topk_ids = c.in("topk_ids", a.topk_ids, {kI32, kI64}, {T, k});
   p.topk_weights = c.in("topk_weights", a.topk_weights, {kF32}, {T, k});
-  p.w13 = c.in("w13", a.w13, {p.x.dtype}, {E, inter2, d});
+  p.w13 = p.x.dtype == kBF16 ? c.in("w13", a.w13, {kBF16}, {E, inter2, d})
+                             : c.in("w13", a.w13, {kF32, kBF16}, {E, inter2, d});
   c.expect(inter2 % 2 == 0, "w13", "an even number of rows (gate, then up)", inter2.value);
-  p.w2 = c.in("w2", a.w2, {p.x.dtype}, {E, d, inter2 / 2});
+  p.w2 = c.in("w2", a.w2, {p.w13.dtype}, {E, d, inter2 / 2});
   c.expect((a.shared_w13 != nullptr) == (a.shared_w2 != nullptr), "shared_w2", "None exactly if shared_w13 is",
            a.shared_w2 ? "a tensor" : "None");
-  p.shared_w13 = c.optional_in("shared_w13", a.shared_w13, {p.x.dtype}, {shared2, d});
+  p.shared_w13 = c.optional_in("shared_w13", a.shared_w13, {p.w13.dtype}, {shared2, d});
   if (p.shared_w13) {
     c.expect(shared2 % 2 == 0, "shared_w13", "an even number of rows (gate, then up)", shared2.value);
-    p.shared_w2 = c.in("shared_w2", a.shared_w2, {p.x.dtype}, {d, shared2 / 2});
+    p.shared_w2 = c.in("shared_w2", a.shared_w2, {p.w13.dtype}, {d, shared2 / 2});
   }
   p.out = c.out("out", a.out, {p.x.dtype}, {T, d});
   c.finish();

@@ -112,10 +112,10 @@ typedef struct dsv4_moe_experts_args {
   const DLTensor* x;            /* [T, d]  f32 | bf16 */
   const DLTensor* topk_ids;     /* [T, k]  i32 | i64 */
   const DLTensor* topk_weights; /* [T, k]  f32 */
-  const DLTensor* w13;          /* [E, 2*inter, d]  as x */
-  const DLTensor* w2;           /* [E, d, inter]  as x */
-  const DLTensor* shared_w13;   /* [2*shared_inter, d]  as x; NULL together with shared_w2 */
-  const DLTensor* shared_w2;    /* [d, shared_inter]  as x */
+  const DLTensor* w13;          /* [E, 2*inter, d]  as x, or bf16 */
+  const DLTensor* w2;           /* [E, d, inter]  as w13 */
+  const DLTensor* shared_w13;   /* [2*shared_inter, d]  as w13; NULL together with shared_w2 */
+  const DLTensor* shared_w2;    /* [d, shared_inter]  as w13 */
   const DLTensor* out;          /* [T, d]  as x; written */
   double limit;                 /* > 0; infinity: no clamp */
   void* workspace;

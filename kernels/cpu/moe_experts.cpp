@@ -111,11 +111,12 @@ void for_panels(Group* groups, int count, int width, int64_t bytes_per_panel, Co
   });
 }
 
+// X is the dtype of x, Y of the weights: the same, or bf16 under fp32 activations.
 #ifdef __AVX512BF16__
-template <class T>
-using InLanes = std::conditional_t<std::is_same<T, bf16>::value, Bf16Lanes, FloatLanes>;
+template <class X, class Y>
+using InLanes = std::conditional_t<std::is_same<X, bf16>::value && std::is_same<Y, bf16>::value, Bf16Lanes, FloatLanes>;
 #else
-template <class T>
+template <class X, class Y>
 using InLanes = FloatLanes;
 #endif
 
@@ -130,19 +131,19 @@ vf silu_times_up(vf g, vf u, float limit) {
 }
 
 // Columns j, j+1 of g and u for the pairs of a group.
-template <class T>
+template <class X, class Y>
 void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   const bool shared = g.expert == p.E;
   const int64_t inter = shared ? p.shared_inter : p.inter;
-  auto weight_row = [&](int64_t i) { return shared ? p.shared_w13.at<T>(i) : p.w13.at<T>(g.expert, i); };
+  auto weight_row = [&](int64_t i) { return shared ? p.shared_w13.at<Y>(i) : p.w13.at<Y>(g.expert, i); };
   const int64_t j1 = std::min(j + 1, inter - 1);
-  const FloatSource<InLanes<T>, T> w{{weight_row(j), weight_row(j1), weight_row(inter + j), weight_row(inter + j1)}};
+  const FloatSource<InLanes<X, Y>, Y> w{{weight_row(j), weight_row(j1), weight_row(inter + j), weight_row(inter + j1)}};
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
     vf sums[kRows * N];
     std::fill_n(sums, rows * N, vf{});
-    const T* x = reinterpret_cast<const T*>(plan.x) + first * x_pitch(p);
-    dots_rows<InLanes<T>, N>(x, x_pitch(p), rows, w, p.d, sums);
+    const X* x = reinterpret_cast<const X*>(plan.x) + first * x_pitch(p);
+    dots_rows<InLanes<X, Y>, N>(x, x_pitch(p), rows, w, p.d, sums);
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = (first + m) * h_pitch(p) + j;
       for (int c = 0; c < 2 && j + c < inter; ++c)
@@ -163,13 +164,13 @@ void activate(const Params& p, const Plan& plan, int64_t begin, int64_t end, int
 }
 
 // Columns j .. j+3 of y for the pairs of a group.
-template <class T>
+template <class Y>
 void down_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   const bool shared = g.expert == p.E;
-  FloatSource<FloatLanes, T> w;
+  FloatSource<FloatLanes, Y> w;
   for (int c = 0; c < N; ++c) {
     const int64_t i = std::min(j + c, p.d - 1);
-    w.w[c] = shared ? p.shared_w2.at<T>(i) : p.w2.at<T>(g.expert, i);
+    w.w[c] = shared ? p.shared_w2.at<Y>(i) : p.w2.at<Y>(g.expert, i);
   }
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
@@ -181,7 +182,7 @@ void down_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   }
 }
 
-template <class T>
+template <class T, class Y>
 void run(const Params& p, const Plan& plan) {
   const int count = sort_pairs(p, plan);
   const int64_t n = count ? plan.groups[count - 1].end : 0, rows = count ? (n + count - 1) / count : 1;
@@ -191,13 +192,13 @@ void run(const Params& p, const Plan& plan) {
   });
   const auto columns = [&](const Group& g) { return g.expert == p.E ? p.shared_inter : p.inter; };
   for_panels(plan.groups, count, 2, 4 * p.d * rows, columns,
-             [&](const Group& g, int64_t j) { gate_panel<T>(p, plan, g, j); });
+             [&](const Group& g, int64_t j) { gate_panel<T, Y>(p, plan, g, j); });
   for (int g = 0; g < count; ++g)
     parallel(plan.groups[g].end - plan.groups[g].begin, grain_for(columns(plan.groups[g]) * 16), [&](int64_t i, int64_t end) {
       activate(p, plan, plan.groups[g].begin + i, plan.groups[g].begin + end, columns(plan.groups[g]));
     });
   for_panels(plan.groups, count, N, 4 * p.inter * rows, [&](const Group&) { return p.d; },
-             [&](const Group& g, int64_t j) { down_panel<T>(p, plan, g, j); });
+             [&](const Group& g, int64_t j) { down_panel<Y>(p, plan, g, j); });
   parallel(p.T, grain_for(p.d * sizeof(float) * (p.k + 1)), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t)
       for_vectors(p.d, [&](int64_t d, int width) {
@@ -218,7 +219,9 @@ int32_t launch(const Params& p, const Launch& launch) {
         return refuse(launch, "topk_ids: expected -1 or an expert in [0, %lld) in row %lld, got %lld", (long long)p.E,
                       (long long)t, (long long)e);
   const Plan plan = plan_of(p, launch.workspace);
-  p.x.dtype == kF32 ? run<float>(p, plan) : run<bf16>(p, plan);
+  if (p.x.dtype == kBF16) run<bf16, bf16>(p, plan);
+  else if (p.w13.dtype == kBF16) run<float, bf16>(p, plan);
+  else run<float, float>(p, plan);
   return DSV4_OK;
 }
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 
@@ -65,3 +66,11 @@ class ForwardBatch:
     c4: CompressedView | None
     c128: CompressedView | None
     tree_mask: Tensor | None = None  # bool [B, n, n] (window-only Targets, draft trees)
+
+    def one_row_each(self, picked: Tensor) -> ForwardBatch:
+        """Of a causal forward whose KV is stored: the rows ``picked`` (int64 [B], one of each request, in order) as
+        queries of their own, each with the keys up to itself."""
+        positions = self.positions.index_select(0, picked)
+        return replace(self, input_ids=self.input_ids.index_select(0, picked), positions=positions,
+                       slots=self.slots.index_select(0, picked), query_start_loc=torch.arange(len(picked) + 1, dtype=torch.int32, device=picked.device),
+                       seq_lens=torch.minimum(self.seq_lens, positions.int() + 1))  # 0 stays: padding

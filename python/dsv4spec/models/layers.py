@@ -45,6 +45,16 @@ class Compressor:
                         batch.seq_lens, *view.entries(), pages, ratio=self.ratio, eps=self.eps)
 
 
+@dataclass(slots=True)
+class Pick:
+    """The rows that a last layer is asked for, where its KV alone is wanted of the others: their numbers (int64 [B], one
+    of each request), the batch that they make, and room for their results."""
+
+    rows: torch.Tensor
+    batch: ForwardBatch
+    room: Rows
+
+
 class Attention:
     """Window attention, with compressed entries where ``ratio`` is 4 (indexer's choice) or 128 (all)."""
 
@@ -85,16 +95,20 @@ class Attention:
         self.wo_a = w(f"{p}wo_a.weight").view(c.o_groups, c.o_lora_rank, group).transpose(1, 2)  # [G, in, out]
         self.wo_b = w(f"{p}wo_b.weight")
 
-    def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables,
-                 room: Rows) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables, room: Rows,
+                 pick: Pick | None = None) -> torch.Tensor:
+        """``pick``: store the KV of all rows, and return the picked ones' results (window attention only)."""
         c, ratio = self.c, self.ratio
-        T, H, D = x.shape[0], c.num_attention_heads, c.head_dim
+        H, D = c.num_attention_heads, c.head_dim
         cos_sin = tables.compressed if ratio else tables.plain
         qr, kv, *wide = F.linear(x, self.w_in).split_with_sizes(self.widths, 1)
         if self.w_fp32 is not None:
             wide = F.linear(x.float(), self.w_fp32).split_with_sizes(self.fp32_widths, 1)
-        qr = self._norm(qr)
         ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
+        if pick is not None:
+            assert not ratio, "compressed entries need the scores of every row"
+            qr, batch, room = qr.index_select(0, pick.rows), pick.batch, pick.room
+        T, qr = qr.shape[0], self._norm(qr)
         view = batch.c4 if ratio == 4 else batch.c128
         choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
         q = F.linear(qr, self.wq_b_index if choose else self.wq_b)
@@ -141,18 +155,22 @@ class MoE:
         self.bias = None if hashed else w(f"{p}gate.bias", torch.float32)
         if hashed and not ((self.tid2eid >= 0) & (self.tid2eid < c.n_routed_experts)).all():
             raise ValueError(f"{p}gate.tid2eid: expected expert numbers below {c.n_routed_experts}")
-        options = dict(dtype=w.dtype, device=w.device)
+        shared = f"{p}shared_experts."
+        matrices = [f"{p}experts.{e}.{m}.weight" for e in range(c.n_routed_experts) for m in ("w1", "w2", "w3")]
+        if c.n_shared_experts:
+            matrices += [f"{shared}{m}.weight" for m in ("w1", "w2", "w3")]
+        dtype = w.narrow_dtype(matrices)
+        options = dict(dtype=dtype, device=w.device)
         self.w13 = torch.empty(c.n_routed_experts, 2 * inter, c.hidden_size, **options)
         self.w2 = torch.empty(c.n_routed_experts, c.hidden_size, inter, **options)
         for e in range(c.n_routed_experts):
             name = f"{p}experts.{e}."
-            self.w13[e, :inter], self.w13[e, inter:] = w(name + "w1.weight"), w(name + "w3.weight")
-            self.w2[e] = w(name + "w2.weight")
-        shared = f"{p}shared_experts."
+            self.w13[e, :inter], self.w13[e, inter:] = w(name + "w1.weight", dtype), w(name + "w3.weight", dtype)
+            self.w2[e] = w(name + "w2.weight", dtype)
         self.shared = {}
         if c.n_shared_experts:
-            self.shared = dict(shared_w13=w.stack((shared + "w1.weight", shared + "w3.weight")),
-                               shared_w2=w(shared + "w2.weight"))
+            self.shared = dict(shared_w13=w.stack((shared + "w1.weight", shared + "w3.weight"), dtype),
+                               shared_w2=w(shared + "w2.weight", dtype))
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, room: Rows) -> torch.Tensor:
         scores = F.softplus(F.linear(x.float(), self.gate)).sqrt()
@@ -177,21 +195,26 @@ class DecoderLayer:
 
 
 def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[LayerCache], streams: torch.Tensor,
-               ids: torch.Tensor, batch: ForwardBatch, tables: RopeTables, room: Rows) -> torch.Tensor:
+               ids: torch.Tensor, batch: ForwardBatch, tables: RopeTables, room: Rows,
+               pick: Pick | None = None) -> torch.Tensor:
     """``streams`` [T, hc, d] through the layers; the last mix is executed, so the result is the state [T, hc*d] before
-    the hc head."""
+    the hc head. With ``pick``, the last layer stores the KV of all rows and yields the states [B, hc*d] of those."""
     options = dict(rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, sinkhorn_iters=c.hc_sinkhorn_iters)
     site = layers[0].attention_site
     here, other = room.sites
     into_here, into_other = (room.streams, *here), (room.streams, *other)
     y, post, comb = ops.mhc_pre(streams, site.fn, site.base, site.scale, norm_weight=site.norm, out=here, **options)
     for i, (layer, cache) in enumerate(zip(layers, caches)):
-        y = layer.attention(y, batch, cache, tables, room)
+        last = i + 1 == len(layers)
+        y = layer.attention(y, batch, cache, tables, room, pick if last else None)
+        if last and pick is not None:
+            streams, post, comb, ids = (x.index_select(0, pick.rows) for x in (streams, post, comb, ids))
+            room, into_other = pick.room, (pick.room.streams, *pick.room.sites[1])
         site = layer.moe_site
         streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
                                                   norm_weight=site.norm, out=into_other, **options)
         y = layer.moe(y, ids, room)
-        if i + 1 < len(layers):
+        if not last:
             site = layers[i + 1].attention_site
             streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
                                                       norm_weight=site.norm, out=into_here, **options)

@@ -10,7 +10,7 @@ from ..cache import ForwardBatch, KVCache
 from .checkpoint import Checkpoint
 from .config import DeepseekV4Config
 from .deepseek_v4 import DeepseekV4Target
-from .layers import DecoderLayer, Head, run_layers
+from .layers import DecoderLayer, Head, Pick, run_layers
 from .weights import Weights, nextn_tensors
 
 _P = "mtp.0."
@@ -48,15 +48,18 @@ class DeepseekV4NextN:
         return cls(config, weights, target)
 
     @torch.no_grad()
-    def forward(self, batch: ForwardBatch, cache: KVCache, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, batch: ForwardBatch, cache: KVCache, hidden: torch.Tensor,
+                picked: torch.Tensor | None = None) -> torch.Tensor:
         """One step of the draft.
 
         Args:
             batch: its ids are the *next* tokens: row i pairs the state of token i with token i + 1, at position i.
             hidden: ``[T, hc*d]``: the Target's states before its hc head, or this method's own result.
+            picked: int64 ``[B]``, one row of each request in order (of a causal batch), or None for all rows. The KV of
+                every row is stored; of the rows not picked nothing else is computed.
 
         Returns:
-            ``[T, hc*d]``, the state before this layer's hc head. ValueError if ``hidden`` has another shape.
+            ``[T or B, hc*d]``, the states before this layer's hc head. ValueError if ``hidden`` has another shape.
         """
         c = self.config
         T = batch.input_ids.shape[0]
@@ -68,8 +71,11 @@ class DeepseekV4NextN:
         streams = ops.nextn_fuse_hidden(F.embedding(ids, self.embed), hidden, self.enorm, self.hnorm, self.e_proj,
                                         self.h_proj, eps=c.rms_norm_eps, e_proj_scale=self.e_scale,
                                         h_proj_scale=self.h_scale)
+        buffers, pick = self.target.buffers, None
+        if picked is not None:
+            pick = Pick(picked, batch.one_row_each(picked), buffers.of(len(picked)))
         return run_layers(c, [self.layer], [cache.draft], streams, ids, batch, self.target.tables.of(cache),
-                          self.target.buffers.of(T))
+                          buffers.of(T), pick)
 
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

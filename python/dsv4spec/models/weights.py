@@ -18,6 +18,7 @@ from .config import DeepseekV4Config
 
 _FLOATS = ("F32", "BF16", "F16")
 _SCALES = ("F8_E8M0", "U8")
+_EXACT_IN_BF16 = ("BF16", "F8_E4M3", "I8", "U8")  # I8 and U8: packed FP4
 _DSPARK = ("main_norm", "main_proj", "markov", "confidence")  # parts of names that only a DSpark drafter has
 
 
@@ -162,6 +163,12 @@ class Weights:
         elif spec.kind == "expert" and value.dtype in (torch.int8, torch.uint8):
             value = fp4_dequant(value, self._scale(name))[..., :spec.shape[-1]]
         return value.to(self.device, torch.int64 if spec.kind == "ids" else dtype or self.dtype, copy=True)
+
+    def narrow_dtype(self, names: Iterable[str]) -> torch.dtype:
+        """bfloat16 where all of ``names`` are stored in a type that it holds without loss (BF16, FP8, FP4), else the
+        model's dtype. Ops that take BF16 weights under fp32 activations then read half the bytes, of the same values."""
+        exact = all(self.checkpoint.entries[n].dtype in _EXACT_IN_BF16 for n in names)
+        return torch.bfloat16 if exact else self.dtype
 
     def stored(self, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Parameter ``name`` for an op that reads FP8 itself: (codes, scale grid), or (float weight, None)."""

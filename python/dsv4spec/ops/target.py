@@ -120,9 +120,9 @@ def moe_experts(x, topk_ids, topk_weights, w13, w2, *, limit, shared_w13=None, s
     Args:
         x: ``[T, d]`` float32 or bfloat16.
         topk_ids: ``[T, k]`` int32 or int64; -1 skips. topk_weights: ``[T, k]`` float32.
-        w13: ``[E, 2*inter, d]`` of x's dtype, gate rows first. w2: ``[E, d, inter]``.
+        w13: ``[E, 2*inter, d]`` of x's dtype or bfloat16, gate rows first. w2: ``[E, d, inter]`` of w13's dtype.
         limit: positive; infinity: no clamp.
-        shared_w13, shared_w2: ``[2*shared_inter, d]``, ``[d, shared_inter]``, or both None.
+        shared_w13, shared_w2: ``[2*shared_inter, d]``, ``[d, shared_inter]`` of w13's dtype, or both None.
         out: ``[T, d]`` of x's dtype, or None to allocate.
 
     Returns:

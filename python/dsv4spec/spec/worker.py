@@ -35,7 +35,8 @@ class EagleWorker(PlainWorker):
     """Draft with NextN, verify with the Target; greedy.
 
     Args (besides :class:`PlainWorker`'s):
-        nextn: ``forward(batch, cache, hidden [T, hc*d]) -> [T, hc*d]`` (state before its hc_head) and ``logits``.
+        nextn: ``forward(batch, cache, hidden [T, hc*d], picked) -> [T or B, hc*d]`` (states before its hc_head, of the
+            rows picked) and ``logits``.
         options: checked counts. ``decode(num_steps=...)`` may use fewer steps in a round.
         max_len: positions a request may hold; rows at or beyond it have no KV and are never accepted.
     """
@@ -66,8 +67,8 @@ class EagleWorker(PlainWorker):
         shifted = [token for chunk, tail in zip(chunks, tails) for token in (*chunk.tokens[1:], tail)]
         rows, counts = [c.row for c in chunks], [len(c.tokens) for c in chunks]
         batch = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, self._ids(shifted), counts)
-        state = self._nextn(batch, hidden)
-        self._carry_on(rows, batch.rows, self._ids(tails), state[batch.query_start_loc[1:].long() - 1])
+        state = self._nextn(batch, hidden, batch.query_start_loc[1:].long() - 1)
+        self._carry_on(rows, batch.rows, self._ids(tails), state)
 
     # -------------------------------------------------------------------------------------------------- round
     def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
@@ -151,22 +152,21 @@ class EagleWorker(PlainWorker):
         return blocks, accept_index
 
     def _draft_extend_for_decode(self, rows, batch: ForwardBatch, hidden, predict, index, kept: list[int]) -> None:
-        """Fixed rows per request whatever was accepted; row kept - 1 is the one that counts. Later rows hold garbage
-        that the next window overwrites."""
+        """Fixed rows per request whatever was accepted; row kept - 1 is the one whose state is asked for. Later rows store
+        garbage that the next window overwrites."""
         if self.options.eagle_topk > 1:
             hidden, predict = tree.compact(self, batch, hidden, predict, index)
             extend = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, predict, hidden.shape[0] // len(rows))
         else:
             extend = dataclasses.replace(batch, mode=ForwardMode.NEXTN_EXTEND, input_ids=predict, c4=None, c128=None)
         n = hidden.shape[0] // len(rows)
-        state = self._nextn(extend, hidden)
-        select = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
-        self._carry_on(rows, batch.rows, predict[select], state[select])
+        picked = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
+        self._carry_on(rows, batch.rows, predict[picked], self._nextn(extend, hidden, picked))
 
     # ------------------------------------------------------------------------------------------------- helpers
-    def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+    def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor, picked: torch.Tensor | None = None) -> torch.Tensor:
         self.metrics.forwards[batch.mode.value] += 1
-        return self.nextn.forward(batch, self.cache, hidden)
+        return self.nextn.forward(batch, self.cache, hidden, picked)
 
     def _chain_links(self, size: int, steps: int) -> tree.Links:
         if (size, steps) not in self._chains:
