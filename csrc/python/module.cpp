@@ -63,7 +63,8 @@ void call_op(const OpDesc& op, const py::args& values) {
 
   BorrowedTensor tensors[kMaxFields];
   void* stream = nullptr;
-  bool on_cpu = true;
+  py::handle on_device;  // the first tensor that is not in the CPU's memory
+  const char* on_device_name = nullptr;
   for (int i = 0; i < op.field_count; ++i) {
     const Field& f = op.fields[i];
     py::handle value = PyTuple_GET_ITEM(values.ptr(), i);
@@ -87,18 +88,26 @@ void call_op(const OpDesc& op, const py::args& values) {
         const bool written = f.kind == ArgKind::kOut || f.kind == ArgKind::kOptionalOut;
         tensors[i].borrow(value, op.name, f.name, written);
         const DLTensor* t = tensors[i].get();
-        if (t->device.device_type != kDLCPU && on_cpu) {
-          on_cpu = false;
-          stream = current_stream(value, t->device);
+        if (t->device.device_type != kDLCPU && !on_device) {
+          on_device = value;
+          on_device_name = f.name;
+          stream = current_stream(value, op.name, f.name, t->device);
         }
         std::memcpy(member, &t, sizeof t);
       }
     }
   }
-  if (op.workspace_size && on_cpu) {
+  DeviceScratch scratch;
+  if (op.workspace_size) {
     uint64_t bytes = 0;
     if (dsv4_status s = op.workspace_size(args, &bytes)) raise_status(s);
-    void* memory = bytes ? cpu_workspace(bytes) : nullptr;
+    void* memory = nullptr;
+    if (bytes && on_device) {
+      scratch = DeviceScratch(on_device, op.name, on_device_name, bytes);
+      memory = scratch.memory();
+    } else if (bytes) {
+      memory = cpu_workspace(bytes);
+    }
     std::memcpy(args + op.workspace_offset, &memory, sizeof memory);
     std::memcpy(args + op.workspace_offset + sizeof memory, &bytes, sizeof bytes);
   }

@@ -2,6 +2,7 @@
 #include "tensors.h"
 
 #include <string>
+#include <utility>
 
 namespace py = pybind11;
 
@@ -45,6 +46,11 @@ const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
   refuse(op, argument, "a tensor that DLPack can share", std::string(Py_TYPE(object.ptr())->tp_name) + " (" + why + ")");
 }
 
+bool is_on_device(py::handle object) {
+  if (!py::hasattr(object, "__dlpack_device__")) return false;
+  return object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first != kDLCPU;
+}
+
 }  // namespace
 
 BorrowedTensor::~BorrowedTensor() {
@@ -66,13 +72,16 @@ void BorrowedTensor::from_protocol(py::handle object, const char* op, const char
   if (!py::hasattr(object, "__dlpack__"))
     refuse(op, argument, "a tensor (an object with __dlpack__)", Py_TYPE(object.ptr())->tp_name);
   owner_ = [&]() -> py::object {
+    py::dict how;
+    // Work is launched on the producer's current stream, so that there is nothing to wait for. The CPU has no streams.
+    if (is_on_device(object)) how["stream"] = -1;
     try {
-      return object.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
+      return object.attr("__dlpack__")(**how, py::arg("max_version") = py::make_tuple(1, 0));
     } catch (py::error_already_set& e) {
       if (!e.matches(PyExc_TypeError)) refuse_export(op, argument, object, e);
     }
     try {
-      return object.attr("__dlpack__")();  // a producer from before DLPack 1.0
+      return object.attr("__dlpack__")(**how);  // a producer from before DLPack 1.0
     } catch (py::error_already_set& e) {
       refuse_export(op, argument, object, e);
     }
@@ -98,13 +107,36 @@ void BorrowedTensor::from_protocol(py::handle object, const char* op, const char
   }
 }
 
-void* current_stream(py::handle object, const DLDevice& device) {
-  if (device.device_type == kDLCPU) return nullptr;
-  const DLPackExchangeAPI* api = exchange_api(Py_TYPE(object.ptr()));
-  if (!api) return nullptr;
-  void* stream = nullptr;
-  if (api->current_work_stream(device.device_type, device.device_id, &stream) != 0) throw py::error_already_set();
-  return stream;
+namespace {
+
+// A function of dsv4spec.ops._device, called with a device tensor. Its refusal gets the op's name.
+py::object ask_library(const char* function, const char* op, const char* argument, py::handle object,
+                       const py::args& more) {
+  static py::handle module = py::module_::import("dsv4spec.ops._device").release();
+  try {
+    return module.attr(function)(object, *more);
+  } catch (py::error_already_set& e) {
+    if (!e.matches(PyExc_TypeError)) throw;
+    throw py::value_error(std::string(op) + ": " + argument + ": " + std::string(py::str(e.value())));
+  }
+}
+
+}  // namespace
+
+void* current_stream(py::handle object, const char* op, const char* argument, const DLDevice& device) {
+  if (const DLPackExchangeAPI* api = exchange_api(Py_TYPE(object.ptr()))) {
+    void* stream = nullptr;
+    if (api->current_work_stream(device.device_type, device.device_id, &stream) != 0) throw py::error_already_set();
+    return stream;
+  }
+  const py::object handle = ask_library("stream_of", op, argument, object, py::args());
+  return reinterpret_cast<void*>(handle.cast<uintptr_t>());
+}
+
+DeviceScratch::DeviceScratch(py::handle object, const char* op, const char* argument, uint64_t bytes) {
+  const py::tuple got = ask_library("scratch", op, argument, object, py::make_tuple(bytes));
+  owner_ = got[0];
+  memory_ = reinterpret_cast<void*>(got[1].cast<uintptr_t>());
 }
 
 }  // namespace dsv4

@@ -29,7 +29,19 @@ class BorrowedTensor {
   DLManagedTensor* legacy_ = nullptr;
 };
 
-// The current stream of `device` in the framework that owns `object` (nullptr on the CPU).
-void* current_stream(pybind11::handle object, const DLDevice& device);
+// The current stream of `device` in the library that owns the device tensor `object`.
+void* current_stream(pybind11::handle object, const char* op, const char* argument, const DLDevice& device);
+
+// Memory on the device of `object`, from the allocator of its library, for the length of one call.
+class DeviceScratch {
+ public:
+  DeviceScratch() = default;
+  DeviceScratch(pybind11::handle object, const char* op, const char* argument, uint64_t bytes);
+  void* memory() const { return memory_; }
+
+ private:
+  pybind11::object owner_;
+  void* memory_ = nullptr;
+};
 
 }  // namespace dsv4

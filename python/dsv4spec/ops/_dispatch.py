@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from dsv4spec import _C
 
-from . import _explain, _reference, _torch
+from . import _device, _explain, _reference, _torch
 
 BACKENDS = ("reference", "cpu", "cuda", "npu", "cuda_emu", "ascend_emu")
 
@@ -158,6 +158,8 @@ def new(like, shape, dtype: str | None = None):
     if is_torch(like):
         torch = sys.modules["torch"]
         return torch.empty(shape, dtype=getattr(torch, dtype) if dtype else like.dtype, device=like.device)
+    if type(like).__module__.startswith("cupy"):
+        return _device.empty(like, shape, dtype or like.dtype)
     import numpy as np
 
     return np.empty(shape, dtype=dtype or like.dtype)

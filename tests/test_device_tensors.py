@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The way of a device tensor to a launch, on a machine without a device: the stream is the tensors' library's current
+one, scratch comes from its allocator, and what cannot be done is refused in one sentence (A22). What a real stream does
+is tested on a GPU, in test_cuda_gpu.py."""
+import shutil
+import sys
+from pathlib import Path
+
+import dsv4spec
+import pytest
+import torch
+from build_util import ROOT, run
+from dsv4spec import _C
+from dsv4spec.ops import _device
+
+PACKAGE = Path(dsv4spec.__file__).parent
+SETUP = """
+import ctypes, sys
+sys.path.insert(0, TESTS)
+import fake_device as fake
+import torch, dsv4spec
+from dsv4spec import _C
+class Launch(ctypes.Structure):
+    _fields_ = [("stream", ctypes.c_void_p), ("device", ctypes.c_int32), ("workspace", ctypes.c_void_p)]
+def pre(wrap, stream=None):
+    T, hc, d = 3, 4, 32
+    args = [torch.ones(T, hc, d), torch.ones(24, hc * d), torch.ones(24), torch.ones(3)]
+    outs = {"y": torch.ones(T, d), "post": torch.ones(T, hc), "comb": torch.ones(T, hc, hc)}
+    values = []
+    for name, kind in _C.op_fields()["mhc_pre"]:
+        if kind == "in": values.append(wrap(args.pop(0)))
+        elif kind == "out": values.append(wrap(outs.pop(name)))
+        elif kind in ("int", "double"): values.append(1 if kind == "int" else 1e-6)
+        else: values.append(None)
+    _C.mhc_pre(*values)
+    return seen()
+def seen():
+    function = ctypes.CDLL(PLUGIN).seen
+    function.restype = ctypes.POINTER(Launch)
+    return function().contents
+"""
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    """A copy of the package with the test's own backend "cuda"."""
+    compiler = shutil.which("c++") or shutil.which("g++")
+    if not compiler:
+        pytest.skip("gate: no C++ compiler")
+    skip = shutil.ignore_patterns("__pycache__", "*.safetensors", "*cuda*")
+    folder = Path(shutil.copytree(PACKAGE, tmp_path_factory.mktemp("fake") / "dsv4spec", ignore=skip))
+    result = run(compiler, "-std=c++17", "-shared", "-fPIC", f"-I{ROOT}/csrc", f"-I{ROOT}/include",
+                 f'-DSOURCE_HASH="{_C.source_hash}"', ROOT / "tests" / "fake_cuda.cpp", "-o",
+                 folder / "lib" / "libdsv4spec_cuda.so")
+    assert result.returncode == 0, result.stdout
+    return folder
+
+
+def python(package, code):
+    head = f"TESTS, PLUGIN = {str(ROOT / 'tests')!r}, {str(package / 'lib' / 'libdsv4spec_cuda.so')!r}\n"
+    result = run(sys.executable, "-c", head + SETUP + code, cwd="/", PYTHONPATH=package.parent, DSV4SPEC_BACKEND=None)
+    return result.returncode, result.stdout
+
+
+def test_a22_launches_on_the_current_stream_of_the_exchange_api(package):
+    """Such a tensor is not torch's own, so that its scratch is the part that is refused, and no launch is made."""
+    code, text = python(package, """
+try: pre(fake.Tensor)
+except ValueError as e: print(e)
+assert seen().stream is None
+from dsv4spec.ops import _device
+kept = []
+def scratch(tensor, size):
+    kept.append(torch.empty(size, dtype=torch.uint8))
+    return kept[-1], kept[-1].data_ptr()
+_device.scratch = scratch
+for fake.stream in (0x5150, 0x6160):
+    launch = pre(fake.Tensor)
+    assert (launch.stream, launch.device, launch.workspace) == (fake.stream, 3, kept[-1].data_ptr())
+    assert kept[-1].tolist() == [7] * 640
+""")
+    assert code == 0, text
+    assert text.startswith("mhc_pre: residual: expected a tensor of torch or CuPy, got Tensor of fake_device, whose")
+
+
+def test_a22_cupy_gives_its_stream_and_memory(package):
+    code, text = python(package, """
+fake.install_cupy()
+launch = pre(fake.Array)
+assert launch.stream == fake.stream and launch.device == 3 and launch.workspace
+assert fake.Memory.freed == 1             # kept to the end of the call, not longer
+assert set(fake.Array.asked) == {-1}      # launched on the producer's own stream: nothing to wait for
+""")
+    assert code == 0, text
+
+
+def test_other_libraries_are_refused_by_name(package):
+    code, text = python(package, """
+try: pre(fake.Array)
+except ValueError as e: print(e)
+""")
+    assert code == 0 and "mhc_pre: residual: expected a tensor of torch or CuPy, got Array of fake_device" in text, text
+
+
+def test_memory_of_another_device_is_refused(package):
+    """A routed backend never gets addresses that are not its own: a kernel would read wild memory."""
+    code, text = python(package, """
+for backend, wrap in (("cuda", lambda t: t), ("cpu", fake.Tensor)):
+    try:
+        with dsv4spec.use_backend(backend): pre(wrap)
+    except ValueError as e: print(e)
+""")
+    assert code == 0, text
+    assert "mhc_pre: device: expected cuda:0 for backend cuda, got cpu" in text
+    assert "mhc_pre: device: expected cpu for backend cpu, got cuda:3" in text
+
+
+def test_scratch_of_torch_is_its_own_allocation():
+    owner, address = _device.scratch(torch.ones(3), 640)
+    assert owner.numel() == 640 and owner.dtype == torch.uint8 and address == owner.data_ptr() and address % 64 == 0
