@@ -129,6 +129,9 @@ dsv4_backend(NAME npu OPTION DSV4SPEC_ASCEND FOLDER kernels/ascendc TOOL CANN FO
 # The CUDA kernels as a plug-in for CPUs, for tests: compiled by the host's compiler against the real CUDA headers.
 if(DSV4SPEC_EMULATE)
   include(cmake/cuda_headers.cmake)
+  if(NOT DSV4_CUDA_COMPILER)  # DSV4SPEC_CUDA=OFF: its headers will do all the same
+    dsv4_find_nvcc(DSV4_CUDA_COMPILER nvcc_why nvcc_version)
+  endif()
   dsv4_cuda_headers(DSV4_CUDA_INCLUDE DSV4_CUDA_HEADERS)
   if(NOT DSV4_CUDA_INCLUDE)
     message(FATAL_ERROR "DSV4SPEC_EMULATE=ON: ${DSV4_CUDA_HEADERS}")
