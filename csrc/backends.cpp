@@ -172,7 +172,7 @@ void launch(OpId id, const char* op, const DLDevice& device, const void* params,
     throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": workspace: expected memory aligned to " +
                                              std::to_string(kWorkspaceAlignment) + " bytes, got " +
                                              (workspace ? "memory that is not" : "NULL"));
-  char text[256] = "";
+  char text[1024] = "";  // an emulator's report names places in the source
   const Launch surroundings{stream, device.device_id, workspace, text, sizeof text};
   const int32_t status = table.launch[id](params, &surroundings);
   if (status != DSV4_OK)

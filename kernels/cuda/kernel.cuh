@@ -25,9 +25,15 @@ inline int32_t refuse(const Launch& launch, const char* format, Values... values
 // The status of a launch.
 inline int32_t status_of(const Launch& launch, cudaError_t error) {
   if (error == cudaSuccess) return DSV4_OK;
+#if defined(CUDA_EMU)
+  std::snprintf(launch.error, launch.error_size, "CUDA: %s: %s", cudaGetErrorString(error), cuda_emu_report());
+#else
   std::snprintf(launch.error, launch.error_size, "CUDA: %s", cudaGetErrorString(error));
+#endif
   return DSV4_INTERNAL_ERROR;
 }
+
+inline cudaStream_t stream_of(const Launch& launch) { return static_cast<cudaStream_t>(launch.stream); }
 
 // Makes the tensors' device the current one for the length of a launch; the emulator has but one.
 class OnDevice {
@@ -55,7 +61,17 @@ int32_t launch_on_device(const void* params, const Launch* l) {
   return launch_fn(*static_cast<const Params*>(params), *l);
 }
 
-inline cudaStream_t stream_of(const Launch& launch) { return static_cast<cudaStream_t>(launch.stream); }
+// The same with scratch. It holds anything; in the emulator that is NaN bytes, where taking it for zeros shows.
+template <class Params, int32_t (*launch_fn)(const Params&, const Launch&), uint64_t (*workspace)(const Params&)>
+int32_t launch_with_scratch(const void* params, const Launch* l) {
+#if defined(CUDA_EMU)
+  if (const uint64_t bytes = workspace(*static_cast<const Params*>(params))) {
+    const cudaError_t error = cudaMemsetAsync(l->workspace, 0xff, bytes, stream_of(*l));
+    if (error != cudaSuccess) return status_of(*l, error);
+  }
+#endif
+  return launch_on_device<Params, launch_fn>(params, l);
+}
 
 template <class T>
 constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
@@ -165,5 +181,5 @@ DSV4_DEVICE bool is_last_block(unsigned* ticket, unsigned blocks, int* flag) {
 // tickets in it begins with a cudaMemsetAsync of them.
 #define DSV4_CUDA_KERNEL_WITH_WORKSPACE(op, Params, launch_fn, workspace_size)                              \
   static const bool op##_added = ::dsv4::cuda::add_kernel(                                                  \
-      ::dsv4::kOp_##op, &::dsv4::cuda::launch_on_device<Params, launch_fn>,                                 \
+      ::dsv4::kOp_##op, &::dsv4::cuda::launch_with_scratch<Params, launch_fn, workspace_size>,              \
       [](const void* p) { return workspace_size(*static_cast<const Params*>(p)); });

@@ -15,6 +15,8 @@ namespace {
 
 struct sigaction g_before_segv, g_before_bus;
 
+constexpr uintptr_t kStackReach = 1 << 20;  // a large frame may step over the guard page
+
 enum Detail : uintptr_t { kWrite = 1, kNoAddress = 2, kBus = 4 };
 
 std::string classify(const Worker& worker, const char* address, uintptr_t detail) {
@@ -23,7 +25,8 @@ std::string classify(const Worker& worker, const char* address, uintptr_t detail
     return "misaligned vector access, or an address that no memory can have (the processor names none)";
   char where[64];
   std::snprintf(where, sizeof where, " at address %p", static_cast<const void*>(address));
-  if (worker.on_block_stack(address)) return "the thread's stack is full (" + std::to_string(kStackBytes) + " bytes)";
+  const uintptr_t below = reinterpret_cast<uintptr_t>(local.thread->stack) - reinterpret_cast<uintptr_t>(address);
+  if (worker.on_block_stack(address) || below < kStackReach) return "the thread's stack is full (" + std::to_string(kStackBytes) + " bytes)";
   if (worker.in_dynamic_guard(address))
     return access + " out of bounds" + where + ": offset " + std::to_string(address - worker.block.dynamic) + " of " +
            std::to_string(worker.block.dynamic_size) + " bytes of dynamic shared memory";

@@ -148,7 +148,8 @@ std::string source_of(const void* pc) {
   char line[512];
   for (int frames = 0; std::fgets(line, sizeof line, pipe);) {
     line[std::strcspn(line, " \n")] = 0;
-    if (line[0] == '?' || frames == 4) continue;
+    if (line[0] == '?' || std::strncmp(line, "launch.h:", 9) == 0 || std::strncmp(line, "worker.cpp:", 11) == 0) break;
+    if (frames == 4) continue;
     text += (frames++ ? ", from " : " (") + std::string(line);
   }
   pclose(pipe);

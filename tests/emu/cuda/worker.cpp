@@ -261,7 +261,7 @@ void Worker::report_deadlock() {
     const Thread& t = threads[i];
     if (!t.stack || !t.waits_for) continue;
     const std::string where = std::string(t.waits_for) + " at " + t.waits_at.file + ":" +
-                              std::to_string(t.waits_at.line) + source_of(t.waits_pc);
+                              std::to_string(t.waits_at.line) + source_of(static_cast<const char*>(t.waits_pc) - 1);
     ++groups.emplace(where, std::make_pair(0u, i)).first->second.first;
   }
   std::string text = "deadlock in block " + std::to_string(block.linear) + " of " + kernel_name(block.kernel) + ": " +
