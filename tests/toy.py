@@ -111,4 +111,4 @@ def start(worker, cache, prompt) -> int:
 
 def carried(worker, row) -> dict[str, torch.Tensor]:
     """What the worker keeps of a request for its next round, [1, ...] each."""
-    return worker.carry.get([row], torch.tensor([row]))
+    return worker.carry.get([row])

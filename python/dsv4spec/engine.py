@@ -14,6 +14,7 @@ from .models import load_model
 from .placement import resolve_device, resolve_dtype, torch_threads
 from .request import GenerationOutput, Request, SamplingParams, StreamChunk
 from .scheduler import Scheduler
+from .spec.graphs import GraphOptions, graphs_for
 from .spec.metrics import Metrics
 from .spec.options import SpeculativeConfig
 from .spec.plain import PlainWorker
@@ -61,6 +62,9 @@ class Engine:
             gives way and resumes later.
         chunked_prefill_size: most prompt tokens in one forward.
         max_len: prompt and output tokens of one request; a request that reaches it ends with "length".
+        disable_cuda_graph, cuda_graph_max_bs, cuda_graph_bs, disable_cuda_graph_padding: rounds on a CUDA device are
+            captured per padded batch size, see spec/graphs.py. ``metrics()["cuda_graphs"]`` counts rounds replayed, and
+            those that ran op by op, by reason.
 
     Raises:
         ValueError: options out of range or out of scope (parallelism over devices, prefill-decode disaggregation,
@@ -70,8 +74,11 @@ class Engine:
     def __init__(self, directory, *, speculative: SpeculativeConfig | str | None = "auto", dtype="auto", device="auto",
                  backend: str | None = None, missing: str | None = None, page_size: int = 64,
                  max_running_requests: int = 8, max_total_tokens: int | None = None, chunked_prefill_size: int = 512,
-                 max_len: int | None = None, **out_of_scope):
+                 max_len: int | None = None, disable_cuda_graph: bool = False, cuda_graph_max_bs: int | None = None,
+                 cuda_graph_bs: Sequence[int] | None = None, disable_cuda_graph_padding: bool = False, **out_of_scope):
         _refuse_out_of_scope(out_of_scope)
+        graphs = GraphOptions(disable_cuda_graph, cuda_graph_max_bs, tuple(cuda_graph_bs) if cuda_graph_bs else None,
+                              disable_cuda_graph_padding)
         if speculative not in ("auto", None) and not isinstance(speculative, SpeculativeConfig):
             raise ValueError(f"Engine: speculative: expected a SpeculativeConfig, None or 'auto', got {speculative!r}")
         for name, value in (("page_size", page_size), ("max_running_requests", max_running_requests),
@@ -104,6 +111,9 @@ class Engine:
                              prefill_chunk=chunked_prefill_size, dtype=self.dtype, device=self.device,
                              draft=speculative is not None)
         worker = self._worker(target, nextn, max_running_requests)
+        if self.speculative is not None:
+            with self._routed(), torch.inference_mode(), torch_threads(self.config, self.device):
+                worker.graphs = graphs_for(worker, graphs)
         self._scheduler = Scheduler(worker, self.cache, max_running=max_running_requests,
                                     prefill_budget=chunked_prefill_size)
         self.tokenizer = Tokenizer.of(directory)

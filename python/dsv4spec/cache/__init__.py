@@ -4,6 +4,7 @@ from .batch import CompressedView, ForwardBatch, ForwardMode
 from .compressor_state import CompressorState
 from .kv_cache import KVCache, LayerCache
 from .pages import CacheFull
+from .window import StaticWindow, Window
 
 __all__ = ["CacheFull", "CompressedView", "CompressorState", "ForwardBatch", "ForwardMode", "KVCache",
-           "LayerCache"]
+           "LayerCache", "StaticWindow", "Window"]

@@ -12,7 +12,7 @@ from .allocation import Allocation
 from .batch import CompressedView, ForwardBatch, ForwardMode
 from .compressor_state import CompressorState, ring_rows_for
 from .groups import Groups
-from .pages import spread
+from .pages import PageTable, spread
 from .views import prefill_views, window_slots, window_views
 
 _WINDOWS = frozenset((ForwardMode.TARGET_DECODE, ForwardMode.TARGET_VERIFY))
@@ -119,6 +119,27 @@ class KVCache:
         live = self._pages.length[rows]
         end = np.where(rows < 0, 0, np.minimum(live + count, self.max_len))
         self._pages.allocate(rows, live, end, every_pool=True)
+
+    def reserve_window(self, rows: np.ndarray, width: int) -> np.ndarray:
+        """As :meth:`reserve`, of rows whose windows end before max_len; -1 is padding. Committed lengths, int64 [B]."""
+        pages = self._pages
+        pages.check_open(rows[rows >= 0], "reserve_window")
+        live = pages.length[rows]
+        _check_window(ForwardMode.TARGET_VERIFY, rows, live, width)
+        if int(live.max(initial=0)) + width > self.max_len:
+            raise ValueError(f"reserve_window: width: expected at most {self.max_len - int(live.max())} rows below max_len "
+                             f"{self.max_len}, got {width}")
+        pages.allocate(rows, live, np.where(rows < 0, 0, live + width), every_pool=True)
+        return live
+
+    @property
+    def page_tables(self) -> dict[str, PageTable]:
+        """Who holds which pages, by pool: "SWA", "C4", "C128". To be read only."""
+        return {table.name: table for table in self._pages.tables}
+
+    def query_start(self, n: int, requests: int) -> torch.Tensor:
+        """int32 ``[B + 1]``: the first row of each request of n rows. Kept, read only."""
+        return self._groups.query_start(n, requests)
 
     def commit(self, rows: Sequence[int], counts: Sequence[int]) -> None:
         """s += count (padding rows: ignored). No page moves, so that a draft extend from the old s still can run.

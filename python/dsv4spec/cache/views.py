@@ -40,13 +40,10 @@ def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, posi
         return {}
     last = int(end.max(initial=0))
     tables = {ratio: groups.gather(table, group, last // ratio) for ratio, table in pools.items()}
-    spare = next(iter(tables.values()))  # of a ratio without a pool: page 0 says so, and its table is not read
-    pages = {ratio: pools[ratio].page if ratio in pools else 0 for ratio in RATIOS}
-    args = [tables.get(ratio, spare) for ratio in RATIOS]
+    pages, read = {ratio: table.page for ratio, table in pools.items()}, tables
     if last > max_len:  # the op wants a page for every entry: those past max_len get page 0 here, and no loc below
-        args = [_with_pages_past(table, max_len // ratio, pages[ratio]) for ratio, table in zip(RATIOS, args)]
-    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages[4], c128_page=pages[128])
-    starts, locs = dict(zip(RATIOS, found[:2])), dict(zip(RATIOS, found[4:]))
+        read = {ratio: _with_pages_past(table, max_len // ratio, pages[ratio]) for ratio, table in tables.items()}
+    starts, locs = window_entries(positions, live_seq_lens, read, pages, n)
     stored, views = np.minimum(end, max_len), {}
     for ratio, table in tables.items():
         if last > max_len:
@@ -56,11 +53,23 @@ def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, posi
     return views
 
 
+def window_entries(positions: torch.Tensor, live_seq_lens: torch.Tensor, tables: dict[int, torch.Tensor],
+                   pages: dict[int, int], n: int) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """(positions, locs) by ratio of the entries that a window may complete, on the device alone.
+
+    Args:
+        tables, pages: entry pages int32 ``[B, columns]`` and entries per page, by ratio; of one ratio at least.
+    """
+    spare = next(iter(tables.values()))  # of a ratio without a pool: page 0 says so, and its table is not read
+    args = [tables.get(ratio, spare) for ratio in RATIOS]
+    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages.get(4, 0), c128_page=pages.get(128, 0))
+    return dict(zip(RATIOS, found[:2])), dict(zip(RATIOS, found[4:]))
+
+
 def _with_pages_past(table: torch.Tensor, entries: int, page: int) -> torch.Tensor:
     """The table with page 0 in the columns behind those of the first ``entries`` entries."""
-    if page:
-        table = table.clone()
-        table[:, -(-entries // page):] = 0
+    table = table.clone()
+    table[:, -(-entries // page):] = 0
     return table
 
 

@@ -20,24 +20,27 @@ class Carry:
         self._table: dict[str, torch.Tensor] = {}  # [max_requests, ...]
         self._last: dict[str, torch.Tensor] = {}   # of the rows below
         self._rows: list[int] = []
-        self._at: torch.Tensor | None = None
 
-    def put(self, rows: Sequence[int], at: torch.Tensor, **values: torch.Tensor) -> None:
-        """Keep ``values`` ([B, ...] each, the same names in every call) of ``rows``; ``at``: rows as an int64 tensor."""
+    def put(self, rows: Sequence[int], **values: torch.Tensor) -> None:
+        """Keep ``values`` ([B, ...] each, the same names in every call) of ``rows``."""
         if self._rows != list(rows):
             self._flush()
-        self._rows, self._at, self._last = list(rows), at, values
+        self._rows, self._last = list(rows), values
 
-    def get(self, rows: Sequence[int], at: torch.Tensor) -> dict[str, torch.Tensor]:
+    def get(self, rows: Sequence[int]) -> dict[str, torch.Tensor]:
         """The values of ``rows``, each put before."""
         if self._rows == list(rows):
             return self._last
         self._flush()
-        return {name: table[at] for name, table in self._table.items()}
+        return {name: table[_at(rows, table)] for name, table in self._table.items()}
 
     def _flush(self) -> None:
         for name, value in self._last.items():
             if name not in self._table:
                 self._table[name] = value.new_zeros(self.max_requests, *value.shape[1:])
-            self._table[name][self._at] = value
+            self._table[name][_at(self._rows, value)] = value
         self._last, self._rows = {}, []
+
+
+def _at(rows: Sequence[int], like: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.int64, device=like.device)

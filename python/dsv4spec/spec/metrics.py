@@ -21,20 +21,22 @@ class Metrics:
         drafted_at, accepted_at: draft tokens offered to, and accepted by, the Target at each draft position.
         prompt_tokens, output_tokens: tokens prefilled (again after a preemption) and tokens given out.
         verified_tokens: tokens given out by verify rounds.
+        graph_rounds, eager_rounds: batch rounds replayed as CUDA graphs, and those run op by op, by reason.
         preemptions, time_to_first, decode_seconds, decode_tokens: scheduling, in requests, seconds and tokens.
     """
 
     def __init__(self, num_steps: int = 0):
-        self.num_steps = num_steps
+        self.num_steps, self.forwards = num_steps, {}
         self.reset()
 
     def reset(self) -> None:
-        self.forwards = dict.fromkeys(FORWARDS, 0)
+        self.forwards.update(dict.fromkeys(FORWARDS, 0))
         self.seconds = dict.fromkeys(("prefill", "decode", "draft", "verify", "extend"), 0.0)
         self.drafted_at = [0] * self.num_steps
         self.accepted_at = [0] * self.num_steps
         self.rounds = self.verified_tokens = 0
         self.prompt_tokens = self.output_tokens = self.preemptions = 0
+        self.graph_rounds, self.eager_rounds = 0, {}
         self.time_to_first: list[float] = []
         self.decode_seconds, self.decode_tokens = 0.0, 0
         self._warned = False
@@ -85,6 +87,7 @@ class Metrics:
             "time_s": {name: round(value, 6) for name, value in self.seconds.items()},
             "ttft_ms": _ratio(1000 * sum(self.time_to_first), len(self.time_to_first)),
             "tpot_ms": _ratio(1000 * self.decode_seconds, self.decode_tokens),
+            "cuda_graphs": {"replayed_rounds": self.graph_rounds, "eager_rounds": dict(self.eager_rounds)},
             "preemptions": self.preemptions,
         }
 

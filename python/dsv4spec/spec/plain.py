@@ -54,7 +54,7 @@ class PlainWorker:
         with self.metrics.phase("prefill"):
             _, tails = self._target_prefill(chunks)
             rows = [chunk.row for chunk in chunks]
-            self.carry.put(rows, self._ids(rows), bonus=self._ids(tails))
+            self.carry.put(rows, bonus=self._ids(tails))
             self._commit_prefill(chunks)
         return tails
 
@@ -83,9 +83,9 @@ class PlainWorker:
         """One token for each row. Raises CacheFull (nothing taken)."""
         with self.metrics.phase("decode"):
             batch = self.cache.batch(ForwardMode.TARGET_DECODE, rows, self._blank(len(rows)), 1)
-            batch.input_ids = self.carry.get(rows, batch.rows)["bonus"]
+            batch.input_ids = self.carry.get(rows)["bonus"]
             chosen = self.target.logits(self._target(batch)).argmax(-1)
-            self.carry.put(rows, batch.rows, bonus=chosen)
+            self.carry.put(rows, bonus=chosen)
             blocks = []
             for i, token in enumerate(chosen.tolist()):
                 keep(i, [token])

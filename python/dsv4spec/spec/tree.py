@@ -4,11 +4,11 @@ tree whose node i hangs on node i - 1; only wider trees need masks, NextN masks 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Sequence
 
 import torch
 
 from dsv4spec import ops
+from dsv4spec.cache import StaticWindow, Window
 from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from .options import SpeculativeConfig
@@ -41,9 +41,9 @@ def window_rows(options: SpeculativeConfig) -> int:
     return max(options.num_draft_tokens, inner)
 
 
-def topk(logits: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def topk(logits: torch.Tensor, k: int, out=None) -> tuple[torch.Tensor, torch.Tensor]:
     """Probabilities and ids of the k likeliest tokens, [R, k] each."""
-    values, index = torch.softmax(logits, -1).topk(k)
+    values, index = torch.topk(torch.softmax(logits, -1), k, out=out)
     return values, index
 
 
@@ -67,14 +67,14 @@ def chain_links(size: int, steps: int, device) -> Links:
     return Links(*links)
 
 
-def draft_tree(worker, rows: Sequence[int], carried: dict[str, torch.Tensor]) -> Draft:
+def draft_tree(worker, window: Window | StaticWindow, carried: dict[str, torch.Tensor]) -> Draft:
     """Grow a tree of topk branches for num_steps levels and choose its best num_draft_tokens - 1 nodes.
 
     Every NextN forward runs all nodes grown so far under a tree mask (node j's draft KV at position s + j): nothing
     is shared between branches but their ancestors, and no branch needs pages of its own.
     """
     options, k = worker.options, worker.options.eagle_topk
-    size, state, scores = len(rows), carried["state"], None
+    size, state, scores = window.size, carried["state"], None
     p, index = carried["first_p"], carried["first"]
     ids = index.new_empty(size, 0)
     inputs = state.new_empty(size, 0, state.shape[1])
@@ -90,7 +90,7 @@ def draft_tree(worker, rows: Sequence[int], carried: dict[str, torch.Tensor]) ->
         ids = torch.cat([ids, new.view(size, k)], 1)
         inputs = torch.cat([inputs, state[state_rows].view(size, k, -1)], 1)
         mask = _grow(mask, state_rows.view(size, k), k)
-        state = _run_nodes(worker, rows, ids, inputs, mask)[:, -k:].reshape(size * k, -1)
+        state = _run_nodes(worker, window, ids, inputs, mask)[:, -k:].reshape(size * k, -1)
         p, index = topk(worker.nextn.logits(state), k)
     parent_list, selected, tokens = ops.organize_draft(all_scores, all_tokens, all_parents,
                                                        num_draft_tokens=options.num_draft_tokens)
@@ -105,14 +105,13 @@ def _grow(mask: torch.Tensor, state_rows: torch.Tensor, k: int) -> torch.Tensor:
     if m:
         parent = state_rows - torch.arange(size, device=mask.device)[:, None] * k  # beam of the last level
         out[:, m:, :m] = mask[:, m - k:].gather(1, parent[..., None].expand(-1, -1, m))
-    fresh = torch.arange(m, m + k, device=mask.device)
-    out[:, fresh, fresh] = True
+    out[:, m:, m:].diagonal(dim1=1, dim2=2).fill_(True)
     return out
 
 
-def _run_nodes(worker, rows, ids, inputs, mask) -> torch.Tensor:
+def _run_nodes(worker, window, ids, inputs, mask) -> torch.Tensor:
     size, m = ids.shape
-    batch = worker.cache.batch(ForwardMode.NEXTN_DECODE, rows, ids.view(-1), m)
+    batch = window.nodes(ForwardMode.NEXTN_DECODE, m, ids.view(-1))
     batch.tree_mask = mask
     batch.positions = (batch.live_seq_lens[:, None] + mask.sum(-1) - 1).view(-1)
     return worker._nextn(batch, inputs.view(size * m, -1)).view(size, m, -1)

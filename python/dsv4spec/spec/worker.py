@@ -17,11 +17,12 @@ Rejected rows leave KV behind at positions >= s; the next window starts at s and
 from __future__ import annotations
 
 import dataclasses
-from typing import Sequence
+from typing import TYPE_CHECKING, Sequence
 
 import torch
 
 from dsv4spec import ops
+from dsv4spec.cache import StaticWindow, Window
 from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from . import tree
@@ -29,6 +30,10 @@ from .accept import Block, Keep, embeddable, keep_all, take_blocks, window_candi
 from .metrics import Metrics
 from .options import SpeculativeConfig
 from .plain import Chunk, PlainWorker
+from .round import EagerRound, Verified
+
+if TYPE_CHECKING:
+    from .graphs import RoundGraphs
 
 
 class EagleWorker(PlainWorker):
@@ -47,7 +52,7 @@ class EagleWorker(PlainWorker):
         self.nextn, self.options, self.max_len = nextn, options, max_len
         self.window = tree.window_rows(options)
         self.max_requests = max_requests
-        self._counting = torch.arange(max_requests + 1, dtype=torch.int32, device=self.device)
+        self.graphs: RoundGraphs | None = None
         # carry: bonus int64 [B]; state [B, hc*d], NextN's output that the first drafts came from; first int64 [B, k], the
         # first drafts of the next round, and for k > 1 first_p [B, k], their probabilities
         self._chains: dict[tuple[int, int], tree.Links] = {}  # by batch size and steps
@@ -68,22 +73,25 @@ class EagleWorker(PlainWorker):
         rows, counts = [c.row for c in chunks], [len(c.tokens) for c in chunks]
         batch = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, self._ids(shifted), counts)
         state = self._nextn(batch, hidden, batch.query_start_loc[1:].long() - 1)
-        self._carry_on(rows, batch.rows, self._ids(tails), state)
+        self.carry.put(rows, **self._carry_on(self._ids(tails), state))
 
     # -------------------------------------------------------------------------------------------------- round
     def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
         """One round for every row: 1 .. num_steps + 1 tokens each. Raises CacheFull before anything was taken."""
         steps = self._steps(num_steps)
-        batch = self._reserve(rows, steps)
-        carried = self.carry.get(rows, batch.rows)
+        this = self.graphs.begin(rows, steps) if self.graphs is not None else EagerRound(self, rows, steps)
         with self.metrics.phase("draft"):
-            draft = self._draft(rows, carried, batch, steps)
+            this.draft()
         with self.metrics.phase("verify"):
-            hidden, predict, window = self._verify(rows, carried["bonus"], batch, draft)
-            blocks, index = self._accept(rows, draft, window, predict, keep)
+            host = this.verify()  # the one host read of a round
+            counts = [row.pop() for row in host]
+            blocks = take_blocks(host, counts, keep)
+            for row, block in zip(rows, blocks):
+                room = self.max_len - self.cache.length(row)
+                self.metrics.record_round(max(0, min(steps, room - 1)), block.drafts, len(block.tokens))
         kept = [len(block.tokens) for block in blocks]
         with self.metrics.phase("extend"):
-            self._draft_extend_for_decode(rows, batch, hidden, predict, index, kept)
+            this.extend(kept)
         self.cache.commit(rows, kept)
         return blocks
 
@@ -95,73 +103,57 @@ class EagleWorker(PlainWorker):
             raise ValueError(f"decode: num_steps: expected 0..{most} (a tree's is fixed), got {num_steps}")
         return num_steps
 
-    def _reserve(self, rows: Sequence[int], steps: int) -> ForwardBatch:
-        """Pages for the whole round, and its window at positions s .. s + n - 1 of each row. The window's tokens are not
-        known yet; of a chain all forwards of the round are views of it."""
-        n = self.options.num_draft_tokens
-        if self.options.eagle_topk > 1:
-            self.cache.reserve(rows, self.window)
-        else:
-            n = steps + 1
-        return self.cache.batch(ForwardMode.TARGET_VERIFY, rows, self._blank(len(rows) * n), n)
+    def window_of(self, steps: int) -> tuple[int, int]:
+        """Rows of a request in the verify window of a round of ``steps``, and KV rows that the round may write."""
+        return (self.options.num_draft_tokens, self.window) if self.options.eagle_topk > 1 else (steps + 1, steps + 1)
 
-    def _draft(self, rows: Sequence[int], carried: dict, batch: ForwardBatch, steps: int) -> tree.Draft:
+    # The three parts of a round read and write tensors of the device and nothing else, so that they can be captured.
+    def _draft(self, window: Window | StaticWindow, carried: dict[str, torch.Tensor], steps: int) -> tree.Draft:
         """First drafts, then steps - 1 NextN decode forwards: row i of each window, at position s + i."""
         if self.options.eagle_topk > 1:
-            return tree.draft_tree(self, rows, carried)
+            return tree.draft_tree(self, window, carried)
         if steps == 0:
-            return tree.Draft(self._blank(0).view(len(rows), 0), 0)
+            return tree.Draft(self._blank(0).view(window.size, 0), 0)
         token, hidden = carried["first"][:, 0], carried["state"]
-        tokens, live = [token], batch.live_seq_lens
-        each = self._counting[:len(rows) + 1]
+        tokens = [token]
         for step in range(steps - 1):
-            row = slice(step, None, steps + 1)
-            following = live + 1
-            one = ForwardBatch(ForwardMode.NEXTN_DECODE, token, batch.positions[row].contiguous(), each, following,
-                               live, batch.rows, batch.slots[row].contiguous(), batch.table, None, None)
-            hidden = self._nextn(one, hidden)
+            hidden = self._nextn(window.step(step, token), hidden)
             token = self.nextn.logits(hidden).argmax(-1)
             tokens.append(token)
-            live = following
         return tree.Draft(torch.stack(tokens, 1), steps)
 
-    def _verify(self, rows: Sequence[int], bonus: torch.Tensor, batch: ForwardBatch, draft: tree.Draft):
-        """One Target forward over [bonus, drafts]: its hidden rows and argmax, and the window (tokens, links, room)."""
-        n = draft.tokens.shape[1] + 1
-        room = [self.max_len - self.cache.length(row) for row in rows]
-        tokens = window_candidates(bonus, draft.tokens, self.vocab_size, room if min(room) < n else None)
+    def _verify(self, window: Window | StaticWindow, bonus: torch.Tensor, draft: tree.Draft,
+                room: Sequence[int] | None) -> Verified:
+        """One Target forward over [bonus, drafts], then the walk along its argmax. ``room``: see window_candidates."""
+        batch, size, n = window.verify, window.size, draft.tokens.shape[1] + 1
+        tokens = window_candidates(bonus, draft.tokens, self.vocab_size, room)
         batch.input_ids = embeddable(tokens).view(-1)
-        links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(len(rows), draft.steps)
+        links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(size, draft.steps)
         hidden = self._target(batch)
-        return hidden, self.target.logits(hidden).argmax(-1), (tokens, links, room)
-
-    def _accept(self, rows, draft: tree.Draft, window, predict, keep: Keep):
-        """Walk the tree along the Target's argmax, then hand each request its block."""
-        tokens, links, room = window
-        n, steps = tokens.shape[1], draft.steps
-        _, accept_index, accepted = ops.verify_tree_greedy(
-            tokens, links.retrieve_index, links.next_token, links.next_sibling, predict.view(-1, n), num_steps=steps)
+        predict = self.target.logits(hidden).argmax(-1)
+        _, index, accepted = ops.verify_tree_greedy(tokens, links.retrieve_index, links.next_token, links.next_sibling,
+                                                    predict.view(-1, n), num_steps=draft.steps)
         # Along a chain the accepted path is the window itself.
-        path = predict.view(-1, n) if draft.topk == 1 else predict[accept_index.clamp_min(0)]
-        # The one host read of a round: tokens and counts in one transfer.
-        host = torch.cat([path, accepted[:, None]], 1).tolist()
-        counts = [row.pop() for row in host]
-        blocks = take_blocks(host, counts, keep)
-        for block, space in zip(blocks, room):
-            self.metrics.record_round(max(0, min(steps, space - 1)), block.drafts, len(block.tokens))
-        return blocks, accept_index
+        path = predict.view(-1, n) if draft.topk == 1 else predict[index.clamp_min(0)]
+        return Verified(hidden, predict, index, torch.cat([path, accepted[:, None]], 1))
 
-    def _draft_extend_for_decode(self, rows, batch: ForwardBatch, hidden, predict, index, kept: list[int]) -> None:
-        """Fixed rows per request whatever was accepted; row kept - 1 is the one whose state is asked for. Later rows store
-        garbage that the next window overwrites."""
+    def _draft_extend_for_decode(self, window: Window | StaticWindow, verified: Verified, picked: torch.Tensor,
+                                 out: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """Fixed rows per request whatever was accepted; row ``picked`` (kept - 1 of each request) is the one whose state
+        is asked for. Later rows store garbage that the next window overwrites. Returns what the requests carry on, in
+        ``out``."""
         if self.options.eagle_topk > 1:
-            hidden, predict = tree.compact(self, batch, hidden, predict, index)
-            extend = self.cache.batch(ForwardMode.NEXTN_EXTEND, rows, predict, hidden.shape[0] // len(rows))
+            hidden, predict = tree.compact(self, window.verify, verified.hidden, verified.predict, verified.index)
+            extend = window.nodes(ForwardMode.NEXTN_EXTEND, hidden.shape[0] // window.size, predict)
         else:
-            extend = dataclasses.replace(batch, mode=ForwardMode.NEXTN_EXTEND, input_ids=predict, c4=None, c128=None)
-        n = hidden.shape[0] // len(rows)
-        picked = self._ids([b * n + count - 1 for b, count in enumerate(kept)])
-        self._carry_on(rows, batch.rows, predict[picked], self._nextn(extend, hidden, picked))
+            hidden, predict = verified.hidden, verified.predict
+            extend = dataclasses.replace(window.verify, mode=ForwardMode.NEXTN_EXTEND, input_ids=predict, c4=None,
+                                         c128=None)
+        state = self._nextn(extend, hidden, picked)
+        if out is None:
+            return self._carry_on(predict.index_select(0, picked), state)
+        torch.index_select(predict, 0, picked, out=out["bonus"])
+        return self._carry_on(out["bonus"], out["state"].copy_(state), out)
 
     # ------------------------------------------------------------------------------------------------- helpers
     def _nextn(self, batch: ForwardBatch, hidden: torch.Tensor, picked: torch.Tensor | None = None) -> torch.Tensor:
@@ -173,11 +165,11 @@ class EagleWorker(PlainWorker):
             self._chains[size, steps] = tree.chain_links(size, steps, self.device)
         return self._chains[size, steps]
 
-    def _carry_on(self, rows, at: torch.Tensor, bonus: torch.Tensor, state: torch.Tensor) -> None:
-        """Keep for the next round: the bonus, NextN's state behind it, and the drafts that its logits propose."""
-        logits = self.nextn.logits(state)
+    def _carry_on(self, bonus: torch.Tensor, state: torch.Tensor, out: dict | None = None) -> dict[str, torch.Tensor]:
+        """What requests carry to the next round: the bonus, NextN's state behind it, and the drafts that its logits
+        propose."""
+        logits, out = self.nextn.logits(state), out or {}
         if self.options.eagle_topk == 1:  # probability 1: a chain has nothing to compare it with
-            self.carry.put(rows, at, bonus=bonus, state=state, first=logits.argmax(-1, keepdim=True))
-        else:
-            p, first = tree.topk(logits, self.options.eagle_topk)
-            self.carry.put(rows, at, bonus=bonus, state=state, first=first, first_p=p)
+            return dict(bonus=bonus, state=state, first=torch.argmax(logits, -1, keepdim=True, out=out.get("first")))
+        p, first = tree.topk(logits, self.options.eagle_topk, (out["first_p"], out["first"]) if out else None)
+        return dict(bonus=bonus, state=state, first=first, first_p=p)

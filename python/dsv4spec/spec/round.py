@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One round of a batch, run op by op: the parts of the worker in turn, between them what the host gives and takes."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import torch
+
+from dsv4spec.cache import Window
+
+
+@dataclass(slots=True)
+class Verified:
+    """What the verify part leaves on the device.
+
+    Attributes:
+        hidden, predict: of the window's rows, [B*n, hc*d] and int64 [B*n].
+        index: int32 [B, steps + 1], rows of the accepted path.
+        host: int64 [B, path + 1]: the Target's tokens along the path, then the count of accepted drafts; all that the
+            host reads of a round, in one transfer.
+    """
+
+    hidden: torch.Tensor
+    predict: torch.Tensor
+    index: torch.Tensor
+    host: torch.Tensor
+
+
+class EagerRound:
+    """A round of ``rows`` whose tensors are made for it. CacheFull before anything was taken."""
+
+    def __init__(self, worker, rows: Sequence[int], steps: int):
+        self.worker, self.rows, self.steps = worker, rows, steps
+        n, width = worker.window_of(steps)
+        self.window = Window(worker.cache, rows, n, width, worker._blank(len(rows) * n))
+        self.carried = worker.carry.get(rows)
+
+    def draft(self) -> None:
+        self.drafted = self.worker._draft(self.window, self.carried, self.steps)
+
+    def verify(self) -> list[list[int]]:
+        worker = self.worker
+        room = [worker.max_len - worker.cache.length(row) for row in self.rows]
+        self.verified = worker._verify(self.window, self.carried["bonus"], self.drafted,
+                                       room if min(room) < self.window.n else None)
+        return self.verified.host.tolist()
+
+    def extend(self, kept: list[int]) -> None:
+        picked = self.worker._ids(picked_rows(self.window.n, self.steps, kept))
+        self.worker.carry.put(self.rows, **self.worker._draft_extend_for_decode(self.window, self.verified, picked))
+
+
+def picked_rows(n: int, steps: int, kept: Sequence[int]) -> list[int]:
+    """Of each request, the row of the draft extend that counts: that of the last token kept."""
+    width = min(n, steps + 1)
+    return [b * width + count - 1 for b, count in enumerate(kept)]
