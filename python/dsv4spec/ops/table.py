@@ -13,7 +13,6 @@ NO_KERNEL: dict[str, frozenset[str]] = {
         "mhc_post_pre",
         "mhc_pre",
         "moe_experts",
-        "nextn_fuse_hidden",
         "q_norm_rope",
         "sparse_paged_attention",
         "swa_paged_attention",
