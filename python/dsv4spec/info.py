@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 from pathlib import Path
 
 from . import _C
@@ -118,11 +119,44 @@ def format_info(info: dict) -> str:
     return "\n".join(lines)
 
 
+def kernels() -> list[dict]:
+    """What ptxas said of every CUDA kernel when it was built, per architecture: ``file``, ``kernel``, ``symbol``,
+    ``arch``, ``registers``, ``static_smem_bytes``, ``local_bytes``, ``spill_store_bytes``, ``spill_load_bytes``. Dynamic
+    shared memory is chosen at launch. RuntimeError if the CUDA backend was not built."""
+    table = Path(__file__).parent / "lib" / "dsv4spec_cuda_kernels.json"
+    if not table.exists():
+        why = next((line for line in _C.build_summary.splitlines() if line.startswith("cuda: ")), "cuda: not built")
+        raise RuntimeError(f"no table of CUDA kernels: {why}")
+    return json.loads(table.read_text())
+
+
+def format_kernels(rows: list[dict]) -> str:
+    """The text of ``dsv4spec info --kernels``."""
+    names = [f"{row['file']}: {row['kernel'].partition('(')[0]}" for row in rows]
+    width = max(map(len, names), default=0)
+    lines = [f"{'kernel':{width}}  arch     registers  static smem  local  spills"]
+    for name, row in zip(names, rows):
+        spills = row["spill_store_bytes"] + row["spill_load_bytes"]
+        lines.append(f"{name:{width}}  {row['arch']:7}  {row['registers']:9}  {row['static_smem_bytes']:11}  "
+                     f"{row['local_bytes']:5}  {spills:6}")
+    return "\n".join(lines)
+
+
 def add_arguments(parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--kernels", action="store_true",
+                        help="registers, shared memory and spills of the CUDA kernels, as they were built")
 
 
 def run(args) -> int:
+    if args.kernels:
+        try:
+            rows = kernels()
+        except RuntimeError as error:
+            print(f"dsv4spec: error: {error}", file=sys.stderr)
+            return 1
+        print(json.dumps(rows, indent=1) if args.json else format_kernels(rows))
+        return 0
     info = build_info()
     print(json.dumps(info, indent=2) if args.json else format_info(info))
     return 0
