@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, rng
+from util import BACKENDS, UNCHECKED, Guarded, rng
 
 from dsv4spec import ops, use_backend
 
@@ -100,6 +100,40 @@ def test_too_small_an_output_is_a_status(backend):
     with use_backend(backend):
         got = ops.alloc_extend(t([0]), t([9]), t([-1]), t([1, 2, 3]), extend_num_tokens=8, page_size=4, status=status)
     assert status.tolist() == [1] and (got[0] == -1).all() and got[1].tolist() == [0]
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_hostile_values_leave_the_other_requests_right(backend):
+    """Lengths that no request can have count as padding, slots of a bad last slot or page are -1; nothing else changes."""
+    t = torch.tensor
+    prefix = t([5, 12, -1, 5, 6, -2 ** 63, 7, 8, 2 ** 62])
+    seq = t([7, 11, 3, 10, 7, 4, 9, 9, 2 ** 61])
+    last = t([12, 3, 3, 13, 2 ** 63 - 1, 0, -2 ** 63, 11, 1])
+    free = t([2 ** 31, -1, 9, 2 ** 62, 4])
+    out = [Guarded((14,), torch.int64), Guarded((1,), torch.int32), Guarded((1,), torch.int32)]
+    with use_backend(backend):
+        ops.alloc_extend(prefix, seq, last, free, extend_num_tokens=14, page_size=4, status=out[2].tensor,
+                         out=(out[0].tensor, out[1].tensor))
+    slots, pages, status = (o.tensor.tolist() for o in out)
+    # requests 0; 3 (bad last slot, then bad page 2^31 for two tokens); 4; 6 (bad last slot, then page -1); 7 (page 9)
+    assert slots == [13, 14] + [-1] * 3 + [-1] * 2 + [-1] + [-1] * 2 + [36] + [-1] * 3
+    assert pages == [3] and status == [0]
+    for o in out:
+        o.check()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_sums_beyond_all_bounds_are_a_status(backend):
+    lens = torch.full((7 if backend == "reference" else 300,), 2 ** 60)  # the reference's sums are plain int64
+    status = Guarded((1,), torch.int32)
+    out = Guarded((9,), torch.int64), Guarded((1,), torch.int32)
+    with use_backend(backend):
+        ops.alloc_extend(torch.zeros_like(lens), lens, lens, torch.arange(4), extend_num_tokens=9, page_size=4,
+                         status=status.tensor, out=tuple(o.tensor for o in out))
+    assert status.tensor.tolist() == [1]
+    assert (out[0].tensor == -7777777).all() and (out[1].tensor == -7777777).all()
+    for o in (*out, status):
+        o.check()
 
 
 @pytest.mark.parametrize("change,message", [

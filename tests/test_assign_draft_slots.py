@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, rng, strided
 
 from dsv4spec import ops, use_backend
 
@@ -81,6 +81,23 @@ def test_a20_padding_rows_are_skip_markers(backend):
         columns = ops.assign_draft_slots(table[:, :0], live, topk=1, num_steps=3, page_size=4)
     assert got[:3].equal(alone) and (got[3:] == -1).all() and (got[:3] >= 0).all()
     assert empty.shape == (0, 3) and (columns == -1).all()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("k", [1, 2])
+def test_hostile_tables_and_lengths_leave_the_other_rows_right(backend, k):
+    live = torch.tensor([6, 2 ** 63 - 1, -2 ** 63, 2 ** 62, 6, 6, 6, 6, 6])
+    table = torch.arange(10, 15).repeat(9, 1)
+    for b, entry in zip((4, 5, 6, 7), (-2 ** 63, -2, 2 ** 31, 2 ** 63 - 1)):
+        table[b, 1] = entry
+    table = Guarded(table.shape, torch.int64, values=table)
+    out = Guarded((9, 3 * k), torch.int64)
+    with use_backend(backend):
+        ops.assign_draft_slots(table.tensor, live, topk=k, num_steps=3, page_size=4, out=out.tensor)
+    good = [46, 47, 48, 54, 55, 56][:3 * k]
+    assert out.tensor.tolist() == [good] + [[-1] * 3 * k] * 3 + [[-1, -1] + good[2:]] * 4 + [good]
+    out.check()
+    table.check()
 
 
 @pytest.mark.parametrize("change,message", [

@@ -2,7 +2,7 @@
 import pytest
 import torch
 from tree_model import build, random_draft
-from util import BACKENDS, Guarded, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, rng, strided
 
 from dsv4spec import ops, use_backend
 
@@ -202,6 +202,66 @@ def test_a20_full_mask_too_small_is_refused():
     with pytest.raises(ValueError, match=rf"^build_tree: tree_mask: expected at least {size} elements, got {size - 1}"):
         ops.build_tree(*args, topk=2, num_steps=3, num_draft_tokens=6, mask_mode="full", tree_mask=mask)
     assert not mask.any()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_a20_full_mask_too_small_is_never_overrun(backend):
+    """Whatever fits is right, nothing is written behind the end; a length beyond all bounds counts as padding's rows do."""
+    args = inputs(5, 2, 3, 6)
+    keywords = dict(topk=2, num_steps=3, num_draft_tokens=6, mask_mode="full")
+    size = full_size(args[4], 6)
+    whole = torch.zeros(size, dtype=torch.bool)
+    ops.build_tree(*args, **keywords, tree_mask=whole)
+    for short in (size - 1, size // 2, 7, 0):
+        mask = Guarded((short,), torch.bool, values=torch.zeros(short, dtype=torch.bool))
+        with use_backend(backend):
+            ops.build_tree(*args, **keywords, tree_mask=mask.tensor)
+        assert mask.tensor.equal(whole[:short])
+        mask.check()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("n", [6, 33, 65])
+def test_hostile_values_leave_the_other_trees_right(backend, n):
+    """Parents and choices anywhere in int64, in every second request: reported, bounded, and equal to the reference."""
+    k, steps = 8, 4
+    bonus, parent_list, selected, drafts, live = inputs(9, k, steps, n)
+    live[:] = torch.arange(3, 12)
+    g = rng("hostile trees", n)
+    ends = torch.tensor([-2 ** 63, 2 ** 63 - 1, 2 ** 31, -1, 0, 5, n, k * k, 2 ** 40])
+    bad = torch.arange(9)[:, None] % 2 == 1
+    for t in (parent_list, selected):
+        wild = ends[torch.randint(0, len(ends), t.shape, generator=g)]
+        t.copy_(torch.where(bad & (torch.rand(t.shape, generator=g) < 0.3), wild, t))
+    selected[3] = selected[3].flip(0)  # an order in which binary search would find nothing
+    keywords = dict(topk=k, num_steps=steps, num_draft_tokens=n)
+    want = build(bonus, parent_list, selected, drafts, live, k, n)
+    outs = [Guarded(s, t) for s, t in zip([(9, n), (9 * n,), (9, n), (9, n), (9, n), (9, n, n)], [torch.int64] * 5 + [torch.bool])]
+    status = Guarded((9,), torch.int32)
+    with use_backend(backend):
+        ops.build_tree(bonus, parent_list, selected, drafts, live, **keywords, status=status.tensor,
+                       out=tuple(o.tensor for o in outs))
+    got = [o.tensor for o in outs]
+    assert status.tensor.tolist() == [int(tree["broken"]) for tree in want] and sum(status.tensor) >= 3
+    for b, tree in enumerate(want):
+        assert got[1][b * n:(b + 1) * n].tolist() == tree["positions"] and got[5][b].equal(torch.tensor(tree["rows"])), b
+        assert got[3][b].tolist() == tree["next"] and got[4][b].tolist() == tree["sibling"], b
+    for o in (*outs, status):
+        o.check()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_a_length_beyond_the_full_mask(backend):
+    args = inputs(3, 2, 3, 6)
+    args[4][:] = torch.tensor([2, 2 ** 61, 4]) if backend != "reference" else torch.tensor([2, 2 ** 40, 4])
+    keywords = dict(topk=2, num_steps=3, num_draft_tokens=6, mask_mode="full")
+    alone = torch.zeros(48, dtype=torch.bool)
+    ops.build_tree(*(a[:1] for a in args), **keywords, tree_mask=alone)
+    mask = Guarded((500,), torch.bool, values=torch.zeros(500, dtype=torch.bool))
+    with use_backend(backend):
+        ops.build_tree(*args, **keywords, tree_mask=mask.tensor)
+    assert mask.tensor[:48].equal(alone) and mask.tensor[48:].all()  # the second request's first row, cut off
+    mask.check()
 
 
 def i64(*shape):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, bits, rng
+from util import BACKENDS, UNCHECKED, Guarded, bits, rng
 
 from dsv4spec import ops, use_backend
 
@@ -96,6 +96,21 @@ def test_slots_outside_the_pool_are_refused_before_a_write(src, dst, message):
     with pytest.raises(ValueError, match=r"^move_accepted_kv: " + message):
         ops.move_accepted_kv(kv, torch.tensor(src), torch.tensor(dst))
     assert kv.flatten().tolist() == list(range(8))
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("D", [1, 6, 64])
+def test_slots_outside_the_pool_are_skipped(backend, D):
+    kv = torch.arange(8. * D).view(2, 4, D)
+    pool = Guarded(kv.shape, kv.dtype, values=kv)
+    src = torch.tensor([1, 8, -2, 2 ** 63 - 1, 3, 3, 3, 7])
+    dst = torch.tensor([0, 2, 2, 2, 8, -2 ** 63, 2 ** 40, 6])
+    with use_backend(backend):
+        ops.move_accepted_kv(pool.tensor, src, dst)
+    want = kv.clone().flatten(0, 1)
+    want[0], want[6] = want[1], want[7]
+    assert pool.tensor.flatten(0, 1).equal(want)
+    pool.check("kv_pages")
 
 
 @pytest.mark.parametrize("change,message", [

@@ -3,7 +3,7 @@ import pytest
 import torch
 from test_verify_positions_padding import model as positions_model
 from test_verify_positions_padding import padded_size, window
-from util import BACKENDS, Guarded, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, rng, strided
 
 from dsv4spec import ops, use_backend
 
@@ -104,6 +104,28 @@ def test_missing_page_is_refused_on_the_cpu_and_never_read_elsewhere(table, got)
     assert all((o == -7).all() for o in outs)  # nothing was written
     with use_backend("reference"):
         assert ops.verify_metadata(*args, 4, c4_page=16, c128_page=16)[4].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_hostile_tables_and_lengths_leave_the_other_rows_right(backend):
+    """Entries that are no page id, groups far beyond the table, lengths at the ends of their type: -1 there."""
+    entries = [5, 2 ** 31, -2 ** 63, 2 ** 63 - 1, -7, 6]
+    live = torch.tensor([126] * 6 + [2 ** 62, -2 ** 63, 126])
+    table = Guarded((9, 2), torch.int64, values=torch.tensor([[1, e] for e in entries + [3, 3, 7]]))
+    positions = torch.arange(126, 130).repeat(9)
+    sizes = [padded_size(36, 9, ratio) for ratio in (4, 128)]
+    outs = [Guarded((k,), t) for k, t in zip((*sizes, 9, 9, *sizes), [torch.int64] * 2 + [torch.int32] * 2 + [torch.int64] * 2)]
+    with use_backend(backend):
+        ops.verify_metadata(positions, live, table.tensor, table.tensor[:, 1:], 4, c4_page=16, c128_page=2,
+                            out=tuple(o.tensor for o in outs))
+    values, _, start, used, c4, c128 = (o.tensor.tolist() for o in outs)
+    want = [e if 0 <= e < 2 ** 31 else None for e in entries] + [None, 7]  # the request of length 2^62, then the last
+    assert c4 == [-1 if e is None else e * 16 + 15 for e in want] + [-1] * (sizes[0] - 8)
+    assert c128 == [-1 if e is None else e * 2 for e in want[:6] + [7]] + [-1] * (sizes[1] - 7)
+    assert values == [124] * 6 + [126] + [124] + [0] * (sizes[0] - 8)
+    assert start[:6] == [126] * 6 and start[7:] == [0, 126] and used == [4] * 7 + [0, 4]
+    for o in (*outs, table):
+        o.check()
 
 
 @pytest.mark.parametrize("change,message", [

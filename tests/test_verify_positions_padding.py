@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, rng
+from util import BACKENDS, UNCHECKED, Guarded, rng
 
 from dsv4spec import ops, use_backend
 
@@ -84,6 +84,26 @@ def test_a6_visible_groups_and_ratios_without_groups(backend):
         with use_backend(backend):
             out = ops.verify_positions_padding(positions, torch.tensor([126]), num_draft_tokens=4, ratio=ratio)
         assert out.shape == (padded_size(4, 1, ratio),) and not out.any()
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("ratio", [3, 4, 128])
+def test_hostile_lengths_leave_the_other_rows_right(backend, ratio):
+    """Lengths and positions at the ends of their types, between two good requests."""
+    good = torch.tensor([126, 126])
+    for hostile, dtype in (([-1, -2 ** 31, 2 ** 31 - 1], torch.int32), ([-2 ** 63, 2 ** 62, 2 ** 40 - 1], torch.int64)):
+        live = torch.cat([good[:1], torch.tensor(hostile), good[1:]]).to(dtype)
+        positions = torch.full((5 * 7,), -2 ** 63)
+        positions[:7] = positions[-7:] = torch.arange(126, 133)
+        alone = model(positions[:7], good[:1], 7, ratio)
+        emitted = sum((126 + j + 1) % ratio == 0 for j in range(7))
+        out = Guarded((padded_size(35, 5, ratio),), torch.int64)
+        with use_backend(backend):
+            ops.verify_positions_padding(positions, live, num_draft_tokens=7, ratio=ratio, out=out.tensor)
+        assert out.tensor[:emitted].equal(alone[:emitted])
+        count = 2 * emitted + sum((s + j + 1) % ratio == 0 for s in hostile if s > 0 for j in range(7))
+        assert out.tensor[count - emitted:count].equal(alone[:emitted]) and not out.tensor[count:].any()
+        out.check()
 
 
 @pytest.mark.parametrize("change,message", [

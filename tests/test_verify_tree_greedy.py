@@ -2,7 +2,7 @@
 import pytest
 import torch
 from tree_model import random_draft, walk
-from util import BACKENDS, Guarded, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, rng, strided
 
 from dsv4spec import ops, use_backend
 from dsv4spec.reference import tree as ref
@@ -183,6 +183,40 @@ def test_malformed_trees_are_refused_on_the_cpu_and_bounded_elsewhere(name):
     with use_backend("reference"):
         predicts, accepted, count = ops.verify_tree_greedy(*args, num_steps=3)
     assert accepted[0].tolist() == [0, -1, -1, -1] and count[0] == 0 and 0 <= count[1] <= 3
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("n", [1, 5, 16, 40, 256])
+def test_hostile_trees_are_bounded_and_leave_the_others_right(backend, n):
+    """Links, rows and tokens anywhere in int64, cycles among them: equal to the reference, which walks one look at a time."""
+    B, g = 24, rng("hostile walks", n)
+    few = torch.randint(0, 2, (5, B, n), generator=g)  # tokens 0 and 1: every second look accepts
+    ends = torch.tensor([-2 ** 63, 2 ** 63 - 1, -2, -1, 0, n, 2 ** 40])
+
+    def links(share):
+        inside, outside = torch.randint(0, n, (B, n), generator=g), ends[torch.randint(0, len(ends), (B, n), generator=g)]
+        return torch.where(torch.rand(B, n, generator=g) < share, inside, outside)
+
+    rows = torch.arange(B * n).view(B, n)
+    rows = torch.where(torch.rand(B, n, generator=g) < 0.8, rows, ends[torch.randint(0, len(ends), (B, n), generator=g)])
+    next_token, sibling = links(0.9), links(0.9)
+    next_token[::7, 0] = 0
+    args = [few[0], rows, next_token, sibling, few[1]]
+    chain = torch.arange(1, n + 1)  # a good request: a chain that is accepted whole
+    chain[-1] = -1
+    for a, good in zip(args, (torch.ones(n, dtype=torch.int64), torch.arange(5 * n, 6 * n), chain, torch.full((n,), -1),
+                              torch.ones(n, dtype=torch.int64))):
+        a[5] = good
+    for steps in (0, 3, n + 2):
+        outs = outputs(B, n, steps)
+        before = [o.tensor.clone() for o in outs]
+        want = ref.verify_tree_greedy(*args, num_steps=steps, out=before)
+        with use_backend(backend):
+            ops.verify_tree_greedy(*args, num_steps=steps, out=tuple(o.tensor for o in outs))
+        for name, o, w in zip(("predicts", "accept_index", "accept_token_num"), outs, want):
+            assert o.tensor.equal(w), name
+            o.check(name)
+        assert outs[2].tensor[5] == min(steps, n - 1)
 
 
 @pytest.mark.parametrize("change,message", [

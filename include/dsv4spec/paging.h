@@ -21,8 +21,9 @@ extern "C" {
  * P != 0), and then (last_slot + 1) % P = prefix % P. seq_lens[b] <= 0 is padding: nothing of it is read, it
  * gets no slot. Entries of slots past the last request's are -1.
  * Too few free pages, or extend_num_tokens below the sum of seq - prefix: nothing is written but status = 1
- * (else 0). Without `status` the CPU backend refuses the call. The CPU backend also refuses seq < prefix, a last slot
- * that breaks the rule and a free page < 0. */
+ * (else 0). Without `status` the CPU backend refuses the call. The CPU backend also refuses prefix < 0, seq < prefix,
+ * a last slot that breaks the rule and a free page < 0 or of 2^31 or more; other backends take such a request for
+ * padding and write -1 for the slots of such a last slot or page. */
 typedef struct dsv4_alloc_extend_args {
   uint64_t struct_size;
   const DLTensor* prefix_lens;   /* [B] i32 | i64 */
@@ -44,7 +45,8 @@ DSV4_API dsv4_status dsv4_alloc_extend(const dsv4_alloc_extend_args* args, dsv4_
  *     request's own partial page, and the first s%P places of a later branch's first page are left for a copy
  *     of that page's committed tokens.
  *     (P = 1: position s + c*num_steps + i.)
- * A table entry < 0, or a position beyond the table: slot -1 (never dereferenced). Padding (s <= 0): all -1.
+ * A table entry < 0, or a position beyond the table: slot -1 (never dereferenced); so too for an entry of 2^31 or
+ * more, which the CPU backend refuses. Padding (s <= 0): all -1.
  * The whole output is written. */
 typedef struct dsv4_assign_draft_slots_args {
   uint64_t struct_size;

@@ -85,9 +85,9 @@ DSV4_API dsv4_status dsv4_build_tree(const dsv4_build_tree_args* args, dsv4_stre
  *   accept_token_num[b] = accepted drafts (visited nodes - 1).
  * A negative candidate is never accepted. Links are -1 (none) or 1 .. n-1, each node is linked to at most
  * once, and retrieve_index[b,i] lies in b*n .. b*n+n-1: the CPU backend refuses anything else before it
- * writes; other backends end the walk there, and never take more than n-1 steps. A row with next_token[b,0] =
- * 0 is padding (what build_tree leaves of a padding request in zeroed memory): not read further, its outputs
- * are not written. */
+ * writes; other backends end the walk at such a link, look at n-1 children at most, and give no predict to a
+ * row outside the request. A row with next_token[b,0] = 0 is padding (what build_tree leaves of a padding
+ * request in zeroed memory): not read further, its outputs are not written. */
 typedef struct dsv4_verify_tree_greedy_args {
   uint64_t struct_size;
   const DLTensor* candidates;       /* [B, n] i64, token ids, n <= 256 */

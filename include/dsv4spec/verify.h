@@ -37,9 +37,9 @@ DSV4_API dsv4_status dsv4_verify_positions_padding(const dsv4_verify_positions_p
  *                  Row (b, j) completes group w = (live[b] + j) / R (by length); it goes to
  *                  cR_table[b, w / cR_page] * cR_page + w % cR_page
  *   start_pos[b] = max(live[b], 0);  seqused[b] = n if live[b] > 0 else 0
- * All outputs are written whole. A group whose table entry is -1 or lies beyond the table: the CPU backend
- * refuses the call; other backends write -1. cR_page = 0 says that the Target has no such pool: nothing of
- * ratio R is emitted and the table is not read. */
+ * All outputs are written whole. A group whose table entry is no page id (negative, 2^31 or more) or lies
+ * beyond the table: the CPU backend refuses the call; other backends write -1. cR_page = 0 says that the
+ * Target has no such pool: nothing of ratio R is emitted and the table is not read. */
 typedef struct dsv4_verify_metadata_args {
   uint64_t struct_size;
   const DLTensor* positions;      /* [T] i64 */

@@ -13,7 +13,7 @@ def alloc_extend(prefix_lens, seq_lens, last_slots, free_pages, *, extend_num_to
     pages = torch.zeros(1, dtype=torch.int64, device=device)
     ok = torch.ones(1, dtype=torch.bool, device=device)
     if batch:
-        live = seq_lens > 0
+        live = (seq_lens > 0) & (prefix_lens >= 0) & (prefix_lens <= seq_lens)
         a, b = torch.where(live, prefix_lens, 0).long(), torch.where(live, seq_lens, 0).long()
         new = _pages(b, page_size) - _pages(a, page_size)
         end, pages = (b - a).cumsum(0), new.sum(0, keepdim=True)
@@ -22,11 +22,13 @@ def alloc_extend(prefix_lens, seq_lens, last_slots, free_pages, *, extend_num_to
         r = torch.searchsorted(end, place, right=True)
         inside, r = r < batch, r.clamp(max=batch - 1)
         position = place - (end - (b - a))[r] + a[r]
-        slot = last_slots[r] + 1 + position - a[r]
+        fits = (last_slots >= -1) & (last_slots < 2 ** 63 - 1) & ((last_slots + 1) % page_size == a % page_size)
+        slot = torch.where(fits[r], last_slots[r] + 1 + position - a[r], -1)
         if free_pages.shape[0]:
             taken = (new.cumsum(0) - new)[r] + position // page_size - _pages(a, page_size)[r]
             page = free_pages.long()[taken.clamp(0, free_pages.shape[0] - 1)]
-            slot = torch.where(position >= _pages(a, page_size)[r] * page_size, page * page_size + position % page_size, slot)
+            fresh = torch.where((page >= 0) & (page < 2 ** 31), page * page_size + position % page_size, -1)
+            slot = torch.where(position >= _pages(a, page_size)[r] * page_size, fresh, slot)
         slots = torch.where(inside, slot, -1)
     if status is not None:
         status.copy_((~ok).int())
@@ -37,7 +39,7 @@ def alloc_extend(prefix_lens, seq_lens, last_slots, free_pages, *, extend_num_to
 def assign_draft_slots(block_table, live_seq_lens, *, topk, num_steps, page_size):
     batch, width = block_table.shape
     device = block_table.device
-    s = live_seq_lens.long()[:, None, None]
+    s = live_seq_lens.long().clamp(max=(width + 1) * page_size)[:, None, None]  # beyond the table all are alike
     branch = torch.arange(topk, device=device)[:, None]
     step = torch.arange(num_steps, device=device)
     pages_a_branch = _pages(s % page_size + num_steps, page_size)
@@ -46,7 +48,7 @@ def assign_draft_slots(block_table, live_seq_lens, *, topk, num_steps, page_size
         return torch.full_like(position, -1)
     index = position // page_size
     page = block_table.long().gather(1, index.clamp(0, width - 1))
-    there = (live_seq_lens[:, None] > 0) & (index < width) & (page >= 0)
+    there = (live_seq_lens[:, None] > 0) & (index < width) & (page >= 0) & (page < 2 ** 31)
     return torch.where(there, page * page_size + position % page_size, -1)
 
 

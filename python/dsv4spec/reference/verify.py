@@ -36,7 +36,8 @@ def _entries(positions, live, table, n: int, page: int, ratio: int):
     if page and table.shape[1]:
         safe = index.clamp(0, table.shape[1] - 1).view(-1, n)
         entry = table.long().gather(1, safe).reshape(-1)
-        loc = torch.where((index < table.shape[1]) & (entry >= 0), entry * page + group % page, -1)
+        there = (index < table.shape[1]) & (entry >= 0) & (entry < 2 ** 31)
+        loc = torch.where(there, entry * page + group % page, -1)
     size = _padded_size(positions.shape[0], live.shape[0], ratio)
     return _pack(emits, positions + 1 - ratio, size, 0), _pack(emits, loc, size, -1)
 
