@@ -22,7 +22,7 @@ void copy_async(void* shared, const void* global, int bytes, int source_bytes, S
   Thread& thread = *local.thread;
   const auto misaligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(bytes); };
   if (misaligned(shared) || misaligned(global))
-    fail("cp.async (%s:%d): to %p from %p, expected multiples of %d", site.file, site.line, shared, global, bytes);
+    fail("cp.async (%s:%d): to %p from %p, expected multiples of %d", site.name(), site.line, shared, global, bytes);
   thread.waits_for = "cp.async";  // named by the report of a fault
   thread.waits_at = site;
   const Copies::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, source_bytes};

@@ -19,6 +19,10 @@ struct Site {
   const char* file;
   int line;
   static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  const char* name() const {  // of the file, without its folders
+    const char* slash = __builtin_strrchr(file, '/');
+    return slash ? slash + 1 : file;
+  }
   bool operator==(const Site& o) const { return line == o.line && file == o.file; }
 };
 

@@ -25,13 +25,13 @@ std::string classify(const Worker& worker, const char* address, uintptr_t detail
     return "misaligned vector access, or an address that no memory can have (the processor names none)";
   char where[64];
   std::snprintf(where, sizeof where, " at address %p", static_cast<const void*>(address));
+  const std::string near = describe_address(address);
+  if (!near.empty()) return access + " out of bounds" + where + ": " + near;
   const uintptr_t below = reinterpret_cast<uintptr_t>(local.thread->stack) - reinterpret_cast<uintptr_t>(address);
   if (worker.on_block_stack(address) || below < kStackReach) return "the thread's stack is full (" + std::to_string(kStackBytes) + " bytes)";
   if (worker.in_dynamic_guard(address))
     return access + " out of bounds" + where + ": offset " + std::to_string(address - worker.block.dynamic) + " of " +
            std::to_string(worker.block.dynamic_size) + " bytes of dynamic shared memory";
-  const std::string near = describe_address(address);
-  if (!near.empty()) return access + " out of bounds" + where + ": " + near;
   if (reinterpret_cast<uintptr_t>(address) < 65536) return access + " through a null pointer" + where;
   return access + " out of bounds" + where + ", which is near no known memory";
 }
@@ -42,7 +42,7 @@ std::string classify(const Worker& worker, const char* address, uintptr_t detail
   const Thread& thread = *local.thread;
   std::string text = describe(thread) + ": " + classify(worker, address, detail);
   if (thread.waits_for)
-    text += std::string(", in ") + thread.waits_for + " (" + thread.waits_at.file + ":" +
+    text += std::string(", in ") + thread.waits_for + " (" + thread.waits_at.name() + ":" +
             std::to_string(thread.waits_at.line) + ")";
   add_report(text + source_of(worker.fault_pc));
   worker.abandon_block();

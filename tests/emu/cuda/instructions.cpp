@@ -88,14 +88,14 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Sit
 
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site) {
   if (reinterpret_cast<uintptr_t>(row) % 16)
-    fail("ldmatrix (%s:%d): row address %p, expected a multiple of 16", site.file, site.line, row);
+    fail("ldmatrix (%s:%d): row address %p, expected a multiple of 16", site.name(), site.line, row);
   const Block& block = current_block();
   const char* p = static_cast<const char*>(row);
   const bool shared = (p >= block.dynamic && p + 16 <= block.dynamic + block.dynamic_size) ||
                       (p >= block.statics && p + 16 <= block.statics + block.statics_size);
   if (!shared)
     fail("ldmatrix (%s:%d): row address %p, offset %td of %zu bytes of dynamic shared memory, expected an address in "
-         "shared memory", site.file, site.line, row, p - block.dynamic, block.dynamic_size);
+         "shared memory", site.name(), site.line, row, p - block.dynamic, block.dynamic_size);
   note_access(row, 16, Access::kRead);
   MatrixSlot slot;
   std::memcpy(slot.row, row, sizeof slot.row);

@@ -8,7 +8,7 @@ namespace cuda_emu {
 namespace {
 
 std::string place(const char* what, Site site) {
-  return std::string(what) + " (" + site.file + ":" + std::to_string(site.line) + ")";
+  return std::string(what) + " (" + site.name() + ":" + std::to_string(site.line) + ")";
 }
 
 void wait_at(Worker& worker, Thread& thread, const char* what, Site site, void* pc) {
@@ -104,8 +104,8 @@ __attribute__((noinline)) int barrier(int id, int count, Vote vote, bool predica
   Worker& worker = *local.worker;
   Thread& thread = *local.thread;
   Block& block = worker.block;
-  if (id < 0 || id > 15) fail("barrier %d does not exist (%s:%d)", id, site.file, site.line);
-  if (count % 32 || count < 0) fail("barrier %d: %d threads are no whole warps (%s:%d)", id, count, site.file, site.line);
+  if (id < 0 || id > 15) fail("barrier %d does not exist (%s:%d)", id, site.name(), site.line);
+  if (count % 32 || count < 0) fail("barrier %d: %d threads are no whole warps (%s:%d)", id, count, site.name(), site.line);
   Barrier& b = worker.barriers[id];
   const bool whole = count == 0;
   const uint32_t needed = whole ? block.alive : static_cast<uint32_t>(count);

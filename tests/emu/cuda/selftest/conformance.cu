@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// One kernel for each wrapper of kernels/cuda/ptx.cuh, on registers and memory that the caller lays out. It is built
+// twice, here and by nvcc: tests/test_ptx_conformance.py knows from the PTX ISA what has to come out of both.
+#include "selftest.h"
+
+#define SELFTEST_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+using namespace dsv4::cuda;
+using selftest::Device;
+
+__global__ void mma(const uint32_t* a, const uint32_t* b, float* d) {
+  const int lane = static_cast<int>(threadIdx.x);
+  uint32_t ra[4], rb[2];
+  float rd[4];
+  for (int i = 0; i < 4; ++i) ra[i] = a[lane * 4 + i], rd[i] = d[lane * 4 + i];
+  for (int i = 0; i < 2; ++i) rb[i] = b[lane * 2 + i];
+  mma_bf16(rd, ra, rb);
+  for (int i = 0; i < 4; ++i) d[lane * 4 + i] = rd[i];
+}
+
+// rows: 32 of `stride` elements in shared memory, of which the first eight are the matrices'; lane l names row order[l].
+__global__ void load_matrices(const uint16_t* rows, int stride, const int* order, bool transposed, uint32_t* out) {
+  DYN_SMEM(uint16_t, s);
+  const int lane = static_cast<int>(threadIdx.x);
+  for (int i = lane; i < 32 * stride; i += 32) s[i] = rows[i];
+  __syncwarp();
+  uint32_t r[4];
+  if (transposed) ldmatrix_x4_trans(r, s + order[lane] * stride);
+  else ldmatrix_x4(r, s + order[lane] * stride);
+  for (int i = 0; i < 4; ++i) out[lane * 4 + i] = r[i];
+}
+
+// Two groups of 16 bytes a lane. out: what the first group brought when one may still be under way, then both.
+__global__ void copies(const uint32_t* x, const int* valid, uint32_t* out) {
+  DYN_SMEM(uint32_t, s);
+  const int lane = static_cast<int>(threadIdx.x);
+  for (int group = 0; group < 2; ++group) {
+    cp_async16(s + (group * 32 + lane) * 4, x + (group * 32 + lane) * 4, valid[group * 32 + lane] != 0);
+    cp_async_commit();
+  }
+  cp_async_wait<1>();
+  __syncwarp();
+  for (int i = 0; i < 4; ++i) out[lane * 4 + i] = s[(lane ^ 1) * 4 + i];
+  cp_async_wait<0>();
+  __syncwarp();
+  for (int group = 0; group < 2; ++group)
+    for (int i = 0; i < 4; ++i) out[(32 + group * 32 + lane) * 4 + i] = s[(group * 32 + (lane ^ 1)) * 4 + i];
+}
+
+template <class T>
+Device<T> device(const T* values, size_t n) { return Device<T>(std::vector<T>(values, values + n)); }
+
+template <class T>
+int give_back(cudaError_t error, const Device<T>& from, T* to) {
+  if (error == cudaSuccess) error = cudaDeviceSynchronize();
+  return error != cudaSuccess ? error : cudaMemcpy(to, from.data, from.count * sizeof(T), cudaMemcpyDeviceToHost);
+}
+}  // namespace
+
+SELFTEST_API int selftest_mma(const uint32_t* a, const uint32_t* b, float* d) {
+  const auto da = device(a, 128), db = device(b, 64);
+  const auto dd = device(d, 128);
+  return give_back(launch(&mma, 1, 32, 0, nullptr, da.data, db.data, dd.data), dd, d);
+}
+SELFTEST_API int selftest_ldmatrix(const uint16_t* rows, int stride, const int* order, int transposed, uint32_t* out) {
+  const auto dr = device(rows, static_cast<size_t>(32 * stride));
+  const auto dorder = device(order, 32);
+  const Device<uint32_t> dout(128);
+  return give_back(launch(&load_matrices, 1, 32, static_cast<size_t>(64 * stride), nullptr, dr.data, stride, dorder.data,
+                          transposed != 0, dout.data), dout, out);
+}
+SELFTEST_API int selftest_cp_async(const uint32_t* x, const int* valid, uint32_t* out) {
+  const auto dx = device(x, 256);
+  const auto dvalid = device(valid, 64);
+  const Device<uint32_t> dout(384);
+  return give_back(launch(&copies, 1, 32, 1024, nullptr, dx.data, dvalid.data, dout.data), dout, out);
+}

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA emulator as tests reach it: its C functions, its "device" memory as NumPy arrays, its settings."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dsv4spec
+
+FIFO, LIFO, RANDOM, WARP_PRIORITY = range(4)
+ORDERS = [(FIFO, 1), (LIFO, 1)] + [(o, seed) for o in (RANDOM, WARP_PRIORITY) for seed in range(1, 5)]
+DEFAULTS = {"order": FIFO, "seed": 1, "threads": 1, "poison": 1, "defer": 1, "strict": 1, "align": 16}
+FOLDERS = {"": "", "asan": "emu_asan", "shadow": "emu_shadow"}
+
+
+class Emulator:
+    def __init__(self, path):
+        self.lib = ctypes.CDLL(str(path))
+        self.lib.cuda_emu_report.restype = ctypes.c_char_p
+        self.lib.cuda_emu_counters.restype = ctypes.c_char_p
+        self.lib.cuda_emu_malloc.restype = ctypes.c_void_p
+        self.lib.cuda_emu_malloc.argtypes = [ctypes.c_size_t]
+        self.lib.cuda_emu_free.argtypes = [ctypes.c_void_p]
+        self.lib.cuda_emu_configure.argtypes = [ctypes.c_char_p, ctypes.c_long]
+
+    def report(self) -> str:
+        return self.lib.cuda_emu_report().decode()
+
+    def counters(self) -> dict:
+        return json.loads(self.lib.cuda_emu_counters())
+
+    def clear(self) -> None:
+        self.lib.cuda_emu_clear()
+
+    def configure(self, **settings) -> None:
+        for key, value in settings.items():
+            assert self.lib.cuda_emu_configure(key.encode(), value) == 0, f"{key}={value} is refused"
+
+    @contextlib.contextmanager
+    def settings(self, **settings):
+        self.configure(**settings)
+        try:
+            yield self
+        finally:
+            self.configure(**{key: DEFAULTS[key] for key in settings})
+
+    def array(self, shape, dtype) -> np.ndarray:
+        """Memory that ends where the array does (at a page out of reach), filled with NaN bytes; never given back."""
+        dtype = np.dtype(dtype)
+        count = int(np.prod(shape))
+        address = self.lib.cuda_emu_malloc(count * dtype.itemsize)
+        assert address
+        raw = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
+        return np.frombuffer(raw, dtype=dtype, count=count).reshape(shape)
+
+    def copy(self, values) -> np.ndarray:
+        values = np.asarray(values)
+        out = self.array(values.shape, values.dtype)
+        out[...] = values
+        return out
+
+
+def pointer(array: np.ndarray) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def library(name: str, flavour: str = "") -> Path:
+    """lib<name>.so of a flavour; a closed gate if this build has no emulator."""
+    folder = Path(dsv4spec.__file__).parent / "lib" / FOLDERS[flavour]
+    path = folder / f"lib{name}.so"
+    if not path.exists():
+        pytest.skip(f"gate: {os.path.join(FOLDERS[flavour], path.name)} was not built (DSV4SPEC_EMULATE=ON builds it)")
+    return path
