@@ -13,10 +13,7 @@ NO_KERNEL: dict[str, frozenset[str]] = {
         "mhc_post_pre",
         "mhc_pre",
         "moe_experts",
-        "q_norm_rope",
         "sparse_paged_attention",
-        "swa_paged_attention",
-        "swa_store_kv",
         "verify_tree_sampling",
     }),
 }

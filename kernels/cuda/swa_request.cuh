@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// What swa_paged_attention reads from its integer tensors: which request a row belongs to, what a row sees, and where
+// a key lies. Values that lead nowhere make padding or an unseen key, never an address.
+#pragma once
+#include "kernel.cuh"
+
+namespace dsv4::cuda {
+
+constexpr int kKeys = 32;  // of a tile: keys 32 * i .. 32 * i + 31 in logical position, so that a row adds up in one
+                           // order whatever else its tile holds
+
+struct Integers {
+  const void* data;
+  int64_t row, column;
+  bool wide;
+  DSV4_DEVICE int64_t at(int64_t i, int64_t j = 0) const {
+    const int64_t k = i * row + j * column;
+    return wide ? static_cast<const int64_t*>(data)[k] : static_cast<const int32_t*>(data)[k];
+  }
+};
+
+struct SwaView {
+  const void *q, *kv;
+  void* out;
+  const float *sink, *cos_sin;
+  const uint8_t* mask;
+  Integers table, starts, lens;
+  int64_t q_t, q_h, kv_page, kv_slot, out_t, out_h, mask_b, mask_j, angle_row;  // strides in elements
+  int64_t T, B, P, page, maxp, window, max_pos;
+  int H, D, R, n;  // R = 0: no rotation; n = 0: no tree
+  int tile_rows, tile_heads, head_tiles;  // a block's query rows and heads; blocks that share a row
+  float scale;
+  bool zero_padding, vector_q, vector_kv, vector_out;
+};
+
+// Query rows that follow each other in one request, or in none (padding).
+struct Segment {
+  int64_t t;     // the first row in q
+  int64_t b, j;  // the request and the first row's number in it; b < 0: padding
+  int64_t s;     // keys before the request's first row
+  int rows;
+};
+
+// The number of requests that end at or before row t; a whole warp asks, and each round looks at 32 ends.
+DSV4_DEVICE int64_t request_at(const SwaView& v, int64_t t) {
+  const int lane = threadIdx.x % kWarp;
+  int64_t first = 0, count = v.B;
+  while (count > 0) {
+    const int64_t step = (count + kWarp - 1) / kWarp, last = (lane + 1) * step - 1;
+    const bool before = last < count && v.starts.at(first + last + 1) <= t;
+    const int64_t skip = __popc(__ballot_sync(kAllLanes, before)) * step;
+    first += skip;
+    count = min(step - 1, count - skip);
+  }
+  return first;
+}
+
+// The segment that begins at row t, at most to row `end`.
+DSV4_DEVICE Segment segment_at(const SwaView& v, int64_t t, int64_t end) {
+  Segment g{t, -1, 0, 0, 0};
+  const int64_t b = request_at(v, t);
+  if (b < v.B) {
+    const int64_t start = v.starts.at(b), after = v.starts.at(b + 1), rows = after - start;
+    if (start <= t) {
+      end = min(end, after);
+      const int64_t len = v.lens.at(b);
+      if (len > 0 && len >= rows && (v.n == 0 || rows == v.n)) g.b = b, g.j = t - start, g.s = len - rows;
+    } else {
+      end = min(end, start);
+    }
+  }
+  g.rows = static_cast<int>(max(end - t, static_cast<int64_t>(1)));
+  return g;
+}
+
+DSV4_DEVICE int64_t first_key(const SwaView& v, int64_t position) {
+  return position >= v.window ? position - v.window + 1 : 0;
+}
+
+// Keys that the rows of a segment may see: tiles of kKeys from x0, of which [first, last) are read.
+struct KeyRange {
+  int64_t x0, first, last;
+  int tiles;
+};
+DSV4_DEVICE KeyRange keys_of(const SwaView& v, const Segment& g) {
+  KeyRange r;
+  r.first = first_key(v, v.n ? g.s - 1 : g.s + g.j);  // a node is at s - 1 or later
+  r.last = min(v.n ? g.s + v.n : g.s + g.j + g.rows, v.maxp * v.page);
+  r.x0 = r.first / kKeys * kKeys;
+  r.tiles = r.last > r.first ? static_cast<int>((r.last - r.x0 + kKeys - 1) / kKeys) : 0;
+  return r;
+}
+
+// A key's page number, looked up early and turned into an offset later.
+struct KeySpot {
+  int64_t number, slot;
+};
+DSV4_DEVICE KeySpot look_up(const SwaView& v, const Segment& g, const KeyRange& r, int64_t x) {
+  if (x < r.first || x >= r.last) return {-1, 0};
+  const int64_t column = (x | v.page) >> 32 ? x / v.page : static_cast<uint32_t>(x) / static_cast<uint32_t>(v.page);
+  return {v.table.at(g.b, column), x - column * v.page};
+}
+DSV4_DEVICE int64_t offset_of(const SwaView& v, const KeySpot& k) {  // -1: not to be read
+  return k.number >= 0 && k.number < v.P ? k.number * v.kv_page + k.slot * v.kv_slot : -1;
+}
+
+DSV4_DEVICE int nodes_seen(const SwaView& v, int64_t b, int64_t j) {
+  const uint8_t* row = v.mask + b * v.mask_b + j * v.mask_j;
+  int count = 0;
+  for (int i = 0; i < v.n; ++i) count += row[i] != 0;
+  return count;
+}
+
+DSV4_DEVICE uint32_t bits_below(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
+
+// What one row sees: keys [first, last) and, with a tree, the nodes it marks.
+struct Sight {
+  int64_t position, first, last;
+  const uint8_t* nodes;
+
+  DSV4_DEVICE Sight() : position(0), first(0), last(0), nodes(nullptr) {}  // nothing
+  DSV4_DEVICE Sight(const SwaView& v, const Segment& g, int row) : nodes(nullptr) {
+    const int64_t j = g.j + row;
+    position = g.s + j;
+    if (v.n) {
+      nodes = v.mask + g.b * v.mask_b + j * v.mask_j;
+      position = g.s + nodes_seen(v, g.b, j) - 1;
+    }
+    first = first_key(v, position);
+    last = v.n ? g.s : position + 1;
+  }
+
+  // Bit k: key x + k is seen. Only the nodes in `wanted` are looked at.
+  DSV4_DEVICE uint32_t seen(const SwaView& v, const Segment& g, int64_t x, uint32_t wanted) const {
+    uint32_t bits = bits_below(last - x) & ~bits_below(first - x) & wanted;
+    if (nodes == nullptr || x + kKeys <= g.s) return bits;
+    for (uint32_t left = wanted; left != 0; left &= left - 1) {
+      const int k = __ffs(static_cast<int>(left)) - 1;
+      const int64_t i = x + k - g.s;
+      if (i < 0 || i >= v.n || nodes[i] == 0) continue;
+      // Two positions differ by at most n: only a window this narrow can hide a marked node.
+      if (v.window <= v.n && position - (g.s + nodes_seen(v, g.b, i) - 1) >= v.window) continue;
+      bits |= 1u << k;
+    }
+    return bits;
+  }
+  // Where the row's angles begin; a position beyond the table takes its last row.
+  DSV4_DEVICE int64_t angle(const SwaView& v) const {
+    return v.R ? min(max(position, static_cast<int64_t>(0)), v.max_pos - 1) * v.angle_row : 0;
+  }
+};
+
+// Brings rows of D elements into shared memory, `pitch` elements apart; offset < 0: zeros. Asynchronous where aligned.
+template <class T, int kThreads>
+DSV4_DEVICE void load_rows(T* to, int pitch, const void* from, const int64_t* offsets, int rows, int D, bool vector) {
+  constexpr int kVector = 16 / sizeof(T);
+  const int chunks = D / kVector;
+  for (int i = threadIdx.x; i < rows * chunks; i += kThreads) {
+    const int row = i / chunks, d = i % chunks * kVector;
+    const int64_t offset = offsets[row];
+    const T* source = static_cast<const T*>(from) + (offset < 0 ? 0 : offset + d);
+    T* target = to + row * pitch + d;
+    if (vector) {
+      cp_async16(target, source, offset >= 0);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) target[e] = offset >= 0 ? source[e] : from_float<T>(0.f);
+    }
+  }
+}
+
+// Writes `rows` rows of zeros of a padding segment.
+template <class T, int kThreads>
+DSV4_DEVICE void zero_rows(const SwaView& v, const Segment& g, int h0, int heads) {
+  constexpr int kVector = 16 / sizeof(T);
+  const int chunks = v.D / kVector;
+  for (int i = threadIdx.x; i < g.rows * heads * chunks; i += kThreads) {
+    const int m = i / chunks, d = i % chunks * kVector;
+    T* out = static_cast<T*>(v.out) + (g.t + m / heads) * v.out_t + (h0 + m % heads) * v.out_h + d;
+    if (v.vector_out) {
+      *reinterpret_cast<uint4*>(out) = make_uint4(0, 0, 0, 0);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kVector; ++e) out[e] = from_float<T>(0.f);
+    }
+  }
+}
+
+}  // namespace dsv4::cuda

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// swa_paged_attention on bf16 tensor cores. A block holds kM (query row, head) pairs of one request against tiles of
+// 32 keys. Four warps split D for the scores of kRows pairs and add their parts in one fixed order; then each of them
+// owns eight pairs for the softmax. For the weighted sum every warp takes all pairs and a share of the dims, so each
+// key element is read from shared memory twice a tile: once as K, once as V.
+#pragma once
+#include "swa_request.cuh"
+
+namespace dsv4::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+constexpr int kPitchP = kKeys + 8;  // rows that are an odd number of 16-byte units apart spread over all banks
+
+template <int kM, int kStages, int kD>  // kD = 0: any D
+struct SwaTiles {
+  static constexpr int kSplit = 4;                           // warps that share D
+  static constexpr int kWarps = kM == 16 ? 4 : 8;
+  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kRows = kM / (kWarps / kSplit);       // pairs that a warp scores
+  static constexpr int kOctets = kRows / 8;                  // each belongs to the warp of that number
+  static constexpr int kTiles = kM / 16, kScoreTiles = kRows / 16;
+  static constexpr int kGroups = (kD ? kD : 512) / 16 / kWarps;  // 16-dim groups of a warp's weighted sum
+  static constexpr int kSlots = kStages + 1;                 // tiles whose key offsets are known
+  static_assert(kM == 16 || kM == 64, "16 pairs keep four warps busy, 64 fill the registers of eight");
+
+  static __host__ __device__ constexpr size_t bytes(int D) {
+    return (kM + kStages * kKeys) * (D + 8) * sizeof(bf16) + kM / 8 * (kSplit - 1) * 64 * sizeof(float4) +
+           kM * kPitchP * sizeof(bf16) + kM * 2 * sizeof(int64_t) + kSlots * kKeys * sizeof(int64_t) +
+           kM * 2 * sizeof(float) + kSlots * sizeof(uint32_t);
+  }
+
+  const SwaView& v;
+  const int D, pitch, warp, lane;
+  bf16 *q, *kv, *weights;              // shared: [kM][pitch], later the result; [kStages][kKeys][pitch]; [kM][kPitchP]
+  float4* parts;                       // [kM / 8][kSplit - 1][2][kWarp]: scores over other warps' dims
+  int64_t *q_at, *angle_at, *key_at;   // [kM], [kM], [kSlots][kKeys]
+  float *alpha, *inverse;              // [kM]
+  uint32_t* usable;                    // [kSlots]: keys that have a page
+
+  float o[kTiles][kGroups][2][4];      // in the layout of mma_bf16's result
+  float top, sum;                      // running maximum and sum of this lane's pair
+
+  DSV4_DEVICE SwaTiles(const SwaView& view, unsigned char* memory)
+      : v(view), D(kD ? kD : view.D), pitch(D + 8), warp(threadIdx.x / kWarp), lane(threadIdx.x % kWarp) {
+    q = reinterpret_cast<bf16*>(memory);
+    kv = q + kM * pitch;
+    weights = kv + kStages * kKeys * pitch;
+    parts = reinterpret_cast<float4*>(weights + kM * kPitchP);
+    q_at = reinterpret_cast<int64_t*>(parts + kM / 8 * (kSplit - 1) * 64);
+    angle_at = q_at + kM;
+    key_at = angle_at + kM;
+    alpha = reinterpret_cast<float*>(key_at + kSlots * kKeys);
+    inverse = alpha + kM;
+    usable = reinterpret_cast<uint32_t*>(inverse + kM);
+  }
+
+  DSV4_DEVICE int split() const { return warp % kSplit; }
+  DSV4_DEVICE int pair() const { return warp / kSplit * kRows + split() * 8 + lane / 4; }  // of the softmax
+  DSV4_DEVICE bool owns_pairs() const { return split() < kOctets; }
+  DSV4_DEVICE bf16* tile(int i) const { return kv + i % kStages * kKeys * pitch; }
+  // Where this lane points ldmatrix for a 16x16 block.
+  DSV4_DEVICE int block16(int row_pitch) const { return lane % 16 * row_pitch + lane / 16 * 8; }
+
+  DSV4_DEVICE void load_tile(int i) {
+    load_rows<bf16, kThreads>(tile(i), pitch, v.kv, key_at + i % kSlots * kKeys, kKeys, D, v.vector_kv);
+  }
+  DSV4_DEVICE void set_keys(int i, const KeySpot& spot) {  // a warp, lane = key
+    const int64_t offset = offset_of(v, spot);
+    key_at[i % kSlots * kKeys + lane] = offset;
+    const uint32_t bits = __ballot_sync(kAllLanes, offset >= 0);
+    if (lane == 0) usable[i % kSlots] = bits;
+  }
+
+  DSV4_DEVICE uint32_t my_keys() const { return 0x03030303u << lane % 4 * 2; }  // of the softmax
+
+  DSV4_DEVICE void begin() {
+    top = -__uint_as_float(0x7f800000u), sum = 0;
+#pragma unroll
+    for (auto& m : o)
+#pragma unroll
+      for (auto& group : m)
+#pragma unroll
+        for (auto& n : group) n[0] = 0, n[1] = 0, n[2] = 0, n[3] = 0;
+  }
+
+  // x[2 * n + e] = q . key of this lane's pair and key 8 * n + lane % 4 * 2 + e, where the warp owns pairs.
+  DSV4_DEVICE void score(const bf16* keys, float (&x)[8]) {
+    float s[kScoreTiles][4][4] = {};
+    const int steps = kD ? kD / 16 / kSplit : (D / 16 + kSplit - 1) / kSplit;
+    const int begin = split() * steps, end = kD ? begin + steps : min(begin + steps, D / 16);
+    const bf16* rows = q + warp / kSplit * kRows * pitch + block16(pitch);
+    const bf16* columns = keys + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8;
+#pragma unroll 2
+    for (int k = begin; k < end; ++k) {
+      uint32_t a[kScoreTiles][4];
+#pragma unroll
+      for (int m = 0; m < kScoreTiles; ++m) ldmatrix_x4(a[m], rows + m * 16 * pitch + k * 16);
+#pragma unroll
+      for (int n = 0; n < kKeys / 16; ++n) {
+        uint32_t r[4];
+        ldmatrix_x4(r, columns + n * 16 * pitch + k * 16);
+        const uint32_t low[2] = {r[0], r[1]}, high[2] = {r[2], r[3]};
+#pragma unroll
+        for (int m = 0; m < kScoreTiles; ++m) mma_bf16(s[m][2 * n], a[m], low), mma_bf16(s[m][2 * n + 1], a[m], high);
+      }
+    }
+    exchange(s, x);
+  }
+
+  // Adds the parts of the four warps, always in the order of the dims.
+  DSV4_DEVICE void exchange(const float (&s)[kScoreTiles][4][4], float (&x)[8]) {
+    float4* mine = parts + warp / kSplit * kOctets * (kSplit - 1) * 64 + lane;
+    float own[8];
+#pragma unroll
+    for (int octet = 0; octet < kOctets; ++octet) {
+      const float(&y)[4][4] = s[octet / 2];
+      const int e = octet % 2 * 2;
+      if (octet == split()) {
+#pragma unroll
+        for (int n = 0; n < 4; ++n) own[2 * n] = y[n][e], own[2 * n + 1] = y[n][e + 1];
+      } else {
+        float4* to = mine + (octet * (kSplit - 1) + split() - (split() > octet)) * 64;
+        to[0] = make_float4(y[0][e], y[0][e + 1], y[1][e], y[1][e + 1]);
+        to[kWarp] = make_float4(y[2][e], y[2][e + 1], y[3][e], y[3][e + 1]);
+      }
+    }
+    __syncthreads();
+    if (!owns_pairs()) return;
+#pragma unroll
+    for (int w = 0; w < kSplit; ++w) {
+      const float4* from = mine + (split() * (kSplit - 1) + w - (w > split())) * 64;
+      float y[8];
+      if (w == split()) {
+#pragma unroll
+        for (int i = 0; i < 8; ++i) y[i] = own[i];
+      } else {
+        const float4 a = from[0], b = from[kWarp];
+        y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w, y[4] = b.x, y[5] = b.y, y[6] = b.z, y[7] = b.w;
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) x[i] = w ? x[i] + y[i] : y[i];
+    }
+  }
+
+  // Weights of a tile, rounded to bf16; the softmax divides by the sum of the rounded ones. True if a score that the
+  // pair must not see is no number: the key may hold NaN, and 0 * NaN would reach the pair through the product.
+  DSV4_DEVICE bool soften(float (&x)[8], uint32_t seen) {
+    const float infinity = __uint_as_float(0x7f800000u);
+    float best = top;
+    bool poisoned = false;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int key = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const bool visible = seen >> key & 1;
+      poisoned |= !visible && !(fabsf(x[i]) < infinity);
+      x[i] = visible ? x[i] * (v.scale * kLog2E) : -infinity;
+      best = fmaxf(best, x[i]);
+    }
+    best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
+    best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
+    const float base = best == -infinity ? 0.f : best;
+    const float shrink = exp2f(top - base);
+    float add = 0;
+    uint32_t* to = reinterpret_cast<uint32_t*>(weights + pair() * kPitchP + lane % 4 * 2);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const uint32_t w = pack_bf16(exp2f(x[2 * n] - base), exp2f(x[2 * n + 1] - base));
+      to[n * 4] = w;
+      add += bf16_low(w) + bf16_high(w);
+    }
+    add += __shfl_xor_sync(kAllLanes, add, 1);
+    add += __shfl_xor_sync(kAllLanes, add, 2);
+    if (lane % 4 == 0) alpha[pair()] = shrink;
+    top = best;
+    sum = sum * shrink + add;
+    return poisoned;
+  }
+
+  static DSV4_DEVICE bool not_finite(uint32_t pair) {
+    return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
+  }
+  // Zeroes the keys of a tile that hold NaN or infinity. Their scores have been taken: a pair that sees such a key has
+  // the weight NaN by now, which makes its result NaN with a zero key too.
+  DSV4_DEVICE void clean(bf16* keys) {
+    for (int k = warp; k < kKeys; k += kWarps) {
+      uint4* row = reinterpret_cast<uint4*>(keys + k * pitch);
+      bool bad = false;
+      for (int c = lane; c < D / 8; c += kWarp) {
+        const uint4 r = row[c];
+        bad |= not_finite(r.x) || not_finite(r.y) || not_finite(r.z) || not_finite(r.w);
+      }
+      if (!__any_sync(kAllLanes, bad)) continue;
+      for (int c = lane; c < D / 8; c += kWarp) row[c] = make_uint4(0, 0, 0, 0);
+    }
+    __syncthreads();
+  }
+
+  DSV4_DEVICE void mix(const bf16* keys) {
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m) {
+      const float low = alpha[m * 16 + lane / 4], high = alpha[m * 16 + 8 + lane / 4];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g)
+#pragma unroll
+        for (int n = 0; n < 2; ++n)
+          o[m][g][n][0] *= low, o[m][g][n][1] *= low, o[m][g][n][2] *= high, o[m][g][n][3] *= high;
+    }
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) {
+      uint32_t a[kTiles][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m) ldmatrix_x4(a[m], weights + m * 16 * kPitchP + k * 16 + block16(kPitchP));
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+        const int d = (g * kWarps + warp) * 16;
+        if (kD == 0 && d >= D) continue;
+        uint32_t r[4];
+        ldmatrix_x4_trans(r, keys + k * 16 * pitch + d + block16(pitch));
+        const uint32_t low[2] = {r[0], r[1]}, high[2] = {r[2], r[3]};
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m) mma_bf16(o[m][g][0], a[m], low), mma_bf16(o[m][g][1], a[m], high);
+      }
+    }
+  }
+
+  // Divides, turns back, rounds once, and leaves the result where the queries were.
+  DSV4_DEVICE void round_result() {
+    float factor[kTiles][2];
+#pragma unroll
+    for (int m = 0; m < 2 * kTiles; ++m) factor[m / 2][m % 2] = inverse[m * 8 + lane / 4];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int d = (g * kWarps + warp) * 16 + n * 8 + lane % 4 * 2, i = (d - (D - v.R)) / 2;
+        if (kD == 0 && d >= D) continue;
+        int64_t have = -1;
+        float c = 1, s = 0;
+#pragma unroll
+        for (int m = 0; m < 2 * kTiles; ++m) {
+          const int row = m * 8 + lane / 4;
+          float a = o[m / 2][g][n][m % 2 * 2] * factor[m / 2][m % 2];
+          float b = o[m / 2][g][n][m % 2 * 2 + 1] * factor[m / 2][m % 2];
+          if (d >= D - v.R) {
+            if (angle_at[row] != have) {  // heads of a row share the angle
+              have = angle_at[row];
+              c = v.cos_sin[have + i], s = v.cos_sin[have + v.R / 2 + i];
+            }
+            const float turned = a * c + b * s;
+            b = b * c - a * s;
+            a = turned;
+          }
+          *reinterpret_cast<uint32_t*>(q + row * pitch + d) = pack_bf16(a, b);
+        }
+      }
+    }
+  }
+};
+
+}  // namespace dsv4::cuda
