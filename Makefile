@@ -11,8 +11,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(PIP_ARGS)
 
+# The tests run the CUDA kernels on the CPU too, where the emulator can; a package once built for them stays so, and
+# serves the demo as well.
+EMULATE := OFF
+ifeq ($(shell uname -sm),Linux x86_64)
+EMULATE := $(if $(filter test,$(MAKECMDGOALS))$(wildcard $(VENV)/emulator.stamp),ON,OFF)
+endif
+
 # Folders are listed too: their time changes when a file goes.
-SOURCES := $(shell find csrc include kernels cmake python -mindepth 1 \
+SOURCES := $(shell find csrc include kernels cmake python tests/emu -mindepth 1 \
              \( -name __pycache__ -o -name lib -o -name '*.egg-info' -o -name '*.so' \) -prune -o -print) \
            CMakeLists.txt setup.py pyproject.toml MANIFEST.in LICENSE
 
@@ -39,9 +46,14 @@ $(VENV)/torch.stamp: $(VENV)/venv.stamp
 	@touch $@
 
 # The build tools stand in .venv, so that a second build compiles only what changed.
-$(VENV)/package.stamp: $(VENV)/torch.stamp $(SOURCES)
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(PIP) --no-build-isolation ".[models]"
+$(VENV)/package.stamp: $(VENV)/torch.stamp $(SOURCES) $(if $(filter ON,$(EMULATE)),$(VENV)/emulator.stamp)
+	PATH="$(CURDIR)/$(BIN):$$PATH" DSV4SPEC_EMULATE=$(EMULATE) $(PIP) --no-build-isolation ".[models]"
 	@$(BIN)/python -c "import dsv4spec; print(dsv4spec.build_info()['summary'])"
+	@touch $@
+
+# The emulator is compiled against CUDA's own headers: those of a toolkit, else the ones that pip has.
+$(VENV)/emulator.stamp: $(VENV)/torch.stamp cmake/cuda_headers.txt
+	test -n "$$CUDACXX$$CUDA_HOME" || command -v nvcc >/dev/null || $(PIP) -r cmake/cuda_headers.txt
 	@touch $@
 
 # What the installed package's extra asks for; the package itself is left alone.

@@ -29,6 +29,15 @@ def run(*command):
                          "its own message stands above") from None
 
 
+def build_requires():
+    """What an isolated build needs besides pyproject.toml: the emulator's CUDA headers where there is no toolkit."""
+    emulate = os.environ.get("DSV4SPEC_EMULATE", "").upper() in ("ON", "1", "TRUE", "YES")
+    if not emulate or any(map(os.environ.get, ("CUDACXX", "CUDA_HOME"))) or shutil.which("nvcc"):
+        return []
+    lines = (ROOT / "cmake" / "cuda_headers.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
 class CMakeBuild(build_ext):
     def run(self):
         self.in_sources = bool(self.inplace)  # an editable install; setuptools clears `inplace` while it builds
@@ -72,5 +81,5 @@ class StampedSdist(sdist):
             Path(base_dir, "GIT_HASH").write_text((git.stdout.strip() or "unknown") + "\n")
 
 
-setup(ext_modules=[Extension("dsv4spec._C", [])],
+setup(setup_requires=build_requires(), ext_modules=[Extension("dsv4spec._C", [])],
       cmdclass={"build_ext": CMakeBuild, "build_py": FreshBuildPy, "sdist": StampedSdist})

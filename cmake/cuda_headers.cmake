@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # dsv4_cuda_headers(RESULT WHY): the include folders of the real CUDA headers, for host code that needs their types
 # (the emulator of tests/emu/cuda). They come from the toolkit of DSV4_CUDA_COMPILER or, on a machine without one, from
-# the pip packages nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl of the Python that the build uses. RESULT is
+# the pip packages of cuda_headers.txt in the Python that the build uses. RESULT is
 # a list, empty if there are none; WHY then says where was looked, else which headers were taken.
 
 # The folders among ARGN that the compiler must be given, or nothing if a header is in none of them.
@@ -64,6 +64,6 @@ function(dsv4_cuda_headers result why)
   endif()
   list(JOIN looked " and " looked)
   set(${result} "" PARENT_SCOPE)
-  set(${why} "no CUDA headers (looked at ${looked}); pip install nvidia-cuda-runtime nvidia-cuda-crt nvidia-cuda-cccl"
+  set(${why} "no CUDA headers (looked at ${looked}); pip install -r cmake/cuda_headers.txt"
     PARENT_SCOPE)
 endfunction()

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from build_util import ROOT, copy_sources, fake_nvcc, run, script, tool
@@ -74,6 +75,21 @@ def test_a26_no_ninja_still_builds_and_options_reach_cmake(tmp_path):
     assert build.endswith("--parallel 3")
 
 
+def test_an_isolated_build_of_the_emulator_gets_cuda_headers(tmp_path):
+    """The header packages are asked for with DSV4SPEC_EMULATE=ON where no toolkit is, and only then."""
+    code = ("import os; from setuptools import build_meta; "
+            "print(*build_meta.get_requires_for_build_wheel(), sep='\\n')")
+    tree, path = copy_sources(tmp_path / "tree"), os.pathsep.join([str(tmp_path / "bin"), "/usr/bin", "/bin"])
+    for emulate, nvcc, wanted in (("ON", False, True), ("ON", True, False), ("OFF", False, False), (None, False, False)):
+        if nvcc:
+            fake_nvcc(tmp_path / "bin" / "nvcc", "13.0")
+        else:
+            shutil.rmtree(tmp_path / "bin", ignore_errors=True)
+        result = run(sys.executable, "-c", code, cwd=tree, PATH=path, **{**NO_TOOLCHAIN, "DSV4SPEC_EMULATE": emulate})
+        assert result.returncode == 0, result.stdout
+        assert ("nvidia-cuda-runtime==13.0.*" in result.stdout) == wanted, (emulate, nvcc, result.stdout)
+
+
 def test_ninja_is_used_and_an_editable_build_goes_into_the_sources(tmp_path):
     result, calls = _setup(tmp_path, "--inplace", ninja=True)
     assert result.returncode == 0, result.stdout
@@ -106,6 +122,34 @@ def test_makefile_installs_the_torch_pin_first_and_passes_pip_args(tmp_path):
     assert all("--index-url some-index" in line for line in installs)
     assert installs[-2].endswith('".[models]"') and installs[-1].endswith('"dsv4spec[test]"')
     assert make("PYTHON=no-such-python").stdout.startswith("dsv4spec: no-such-python is not installed")
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the emulator is for x86-64")
+def test_makefile_adds_the_emulator_for_the_tests_and_keeps_it(tmp_path):
+    if not shutil.which("make"):
+        pytest.skip("gate: make is not installed")
+    venv, now = tmp_path / "venv", time.time()
+    venv.mkdir()
+
+    def stamp(name, at):
+        (venv / f"{name}.stamp").touch()
+        os.utime(venv / f"{name}.stamp", (now + at, now + at))
+
+    def installs(goal):
+        result = run("make", "-n", f"VENV={venv}", goal, cwd=ROOT, MAKEFLAGS=None, MFLAGS=None, MAKELEVEL=None,
+                     MAKEOVERRIDES=None)
+        assert result.returncode == 0, result.stdout
+        return [line for line in result.stdout.splitlines() if ".[models]" in line]
+
+    stamp("venv", 1), stamp("torch", 2)
+    assert len(installs("demo")) == 1 and "DSV4SPEC_EMULATE=OFF" in installs("demo")[0]
+    assert len(installs("test")) == 1 and "DSV4SPEC_EMULATE=ON" in installs("test")[0]
+    stamp("package", 3), stamp("test", 4)  # after `make demo`
+    assert installs("demo") == [] and "DSV4SPEC_EMULATE=ON" in installs("test")[0]
+    stamp("emulator", 5), stamp("package", 6)  # after `make test`
+    assert installs("demo") == installs("test") == []
+    stamp("package", -1e6)  # something changed
+    assert "DSV4SPEC_EMULATE=ON" in installs("demo")[0]
 
 
 def test_a26_a_machine_that_lacks_something_gets_one_line_each(monkeypatch):
@@ -172,6 +216,26 @@ def test_a27_a_backend_without_kernels_is_not_dropped_silently(plain_tree, tmp_p
     assert code == 0 and f"cuda: not built: nvcc 13.0 found at {nvcc}, but this source tree has no kernels" in text
     code, text = _look(plain_tree, cuda="ON", CUDACXX=nvcc)
     assert code != 0 and "DSV4SPEC_CUDA=ON: nvcc 13.0 found" in text and "no kernels in kernels/cuda" in text
+
+
+def _headers(tree, tmp_path, **environ):
+    main = tmp_path / "look.cmake"
+    main.write_text(f'include("{tree}/cmake/cuda_headers.cmake")\ndsv4_cuda_headers(found why)\n'
+                    'message(STATUS "[${found}] ${why}")\n')
+    result = run(tool("cmake"), f"-DPython_EXECUTABLE={sys.executable}", "-P", main, **environ)
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+def test_cuda_headers_of_pip_packages_serve_without_a_toolkit(plain_tree, tmp_path):
+    folder = tmp_path / "site" / "nvidia" / "cu13" / "include"
+    names = ("cuda_runtime.h", "cuda_bf16.h", "cuda_fp8.h", "crt/host_config.h", "nv/target")
+    for name in names:
+        text = _headers(plain_tree, tmp_path, PYTHONPATH=tmp_path / "site")  # some are missing yet: another package's
+        assert str(folder) not in text
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    assert f"[{folder}] headers of {folder}" in _headers(plain_tree, tmp_path, PYTHONPATH=tmp_path / "site")
 
 
 def test_a26_cann_is_found_or_asked_for(plain_tree, tmp_path):
