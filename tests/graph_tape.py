@@ -181,7 +181,7 @@ def storages(*roots) -> set[int]:
             todo += [value.__self__, value.__func__]
         elif isinstance(value, FunctionType):
             todo += [cell.cell_contents for cell in value.__closure__ or ()]
-        elif type(value).__module__.startswith(("dsv4spec", "test_")):
+        elif type(value).__module__.startswith(("dsv4spec", "test_", "helped")):
             todo += [getattr(value, name) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())
                      if hasattr(value, name)]
             todo += getattr(value, "__dict__", {}).values()

@@ -119,6 +119,16 @@ def test_ops_that_ran_their_reference_are_listed(models, monkeypatch):
     assert "ops that ran their reference  mhc_head, moe_experts" in human
 
 
+def test_the_table_says_why_rounds_run_op_by_op(models):
+    common = ("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 4, "--ignore-eos")
+    options = ("--disable-cuda-graph", "--cuda-graph-max-bs", 4, "--cuda-graph-bs", 1, 2, "--disable-cuda-graph-padding")
+    result = json.loads(generate(*common, *options, "--json")[0])
+    rounds = result["metrics"]["cuda_graphs"]["eager_rounds"]
+    assert list(rounds) == ["disabled"] and result["metrics"]["cuda_graphs"]["replayed_rounds"] == 0
+    assert f"0 as CUDA graphs; {rounds['disabled']} op by op: disabled" in generate(*common, *options)[0]
+    assert "CUDA graphs" not in generate(*common)[0]
+
+
 def test_no_op_runs_its_reference_unasked(models):
     common = ("--model", models["whole"], "--prompt-ids", models["ids"], "--max-new-tokens", 4)
     result = json.loads(generate(*common, "--json", "--missing", "error")[0])

@@ -77,8 +77,8 @@ class Engine:
                  max_len: int | None = None, disable_cuda_graph: bool = False, cuda_graph_max_bs: int | None = None,
                  cuda_graph_bs: Sequence[int] | None = None, disable_cuda_graph_padding: bool = False, **out_of_scope):
         _refuse_out_of_scope(out_of_scope)
-        graphs = GraphOptions(disable_cuda_graph, cuda_graph_max_bs, tuple(cuda_graph_bs) if cuda_graph_bs else None,
-                              disable_cuda_graph_padding)
+        graphs = GraphOptions(disable_cuda_graph, cuda_graph_max_bs,
+                              None if cuda_graph_bs is None else tuple(cuda_graph_bs), disable_cuda_graph_padding)
         if speculative not in ("auto", None) and not isinstance(speculative, SpeculativeConfig):
             raise ValueError(f"Engine: speculative: expected a SpeculativeConfig, None or 'auto', got {speculative!r}")
         for name, value in (("page_size", page_size), ("max_running_requests", max_running_requests),

@@ -40,11 +40,16 @@ def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", metavar="NAME", help="run every op on this backend (see: dsv4spec info)")
     parser.add_argument("--missing", choices=("error", "reference"),
                         help="an op without a kernel raises, or runs its reference (default: reference on the CPU)")
+    parser.add_argument("--disable-cuda-graph", action="store_true", help="run every round op by op on a CUDA device")
+    parser.add_argument("--cuda-graph-max-bs", type=positive, metavar="N", help="largest batch captured as CUDA graphs")
+    parser.add_argument("--cuda-graph-bs", type=positive, nargs="+", metavar="N", help="batch sizes to capture")
+    parser.add_argument("--disable-cuda-graph-padding", action="store_true", help="replay for captured sizes only")
 
 
 def backend_options(args: argparse.Namespace) -> dict:
     """The Engine options that :func:`add_backend_arguments` reads."""
-    return {"backend": args.backend, "missing": args.missing}
+    return {name: getattr(args, name) for name in ("backend", "missing", "disable_cuda_graph", "cuda_graph_max_bs",
+                                                   "cuda_graph_bs", "disable_cuda_graph_padding")}
 
 
 def positive(text: str) -> int:
