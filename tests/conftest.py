@@ -12,6 +12,17 @@ import torch  # noqa: E402
 sys.path.insert(0, os.path.dirname(__file__))
 torch.set_num_threads(min(2, torch.get_num_threads()))
 
+# A test routes to such a backend with tensors in the CPU's memory. DSV4SPEC_TEST_BRIDGE=cpu tries the bridge itself, where
+# there is no device: the backend cpu then works on copies.
+for device in {"cuda", "npu"} & set(os.environ.get("DSV4SPEC_TEST_BACKENDS", "").split(",")):
+    import device_bridge
+
+    device_bridge.install(device)
+if os.environ.get("DSV4SPEC_TEST_BRIDGE") == "cpu":
+    import device_bridge
+
+    device_bridge.install("cpu")
+
 IN_CI = os.environ.get("CI", "").lower() == "true"
 _gates: set[str] = set()
 
