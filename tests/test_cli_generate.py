@@ -59,7 +59,8 @@ def test_json_object(models):
     out, err = generate(*common)
     result = json.loads(out)
     assert out.count("\n") == 1 and "NEXTN (the checkpoint has mtp.0)" in err
-    assert result["speculative"] == {"algorithm": "EAGLE", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4}
+    assert result["speculative"] == {"algorithm": "EAGLE", "num_steps": 3, "eagle_topk": 1, "num_draft_tokens": 4,
+                                     "draft_p_min": 0.0}
     assert len(result["outputs"]) == 3
     for output in result["outputs"]:
         assert len(output["token_ids"]) == 20 and output["finish_reason"] == "length"

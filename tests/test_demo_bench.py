@@ -34,7 +34,8 @@ def command(*args, code=0):
 
 
 def test_demo_shows_both_runs(model):
-    out, _ = command("demo", "--model", model, "--prompt", "abc", "--max-new-tokens", 12, "--repeats", 1)
+    out, _ = command("demo", "--model", model, "--prompt", "abc", "--max-new-tokens", 12, "--repeats", 1,
+                     "--draft-p-min", 0)
     for text in ("plain decoding:", "speculative decoding:", "acceptance per position", "tokens per round",
                  "target_verify", "nextn_decode", "speed-up", "same text: yes, ", "accepted drafts"):
         assert text in out, text

@@ -25,7 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=str(ASSET), metavar="DIR")
     parser.add_argument("--prompt", nargs="+", default=list(PROMPTS), metavar="TEXT", help="decoded one after the other")
     parser.add_argument("--max-new-tokens", type=int, default=96, metavar="N", help="for each prompt")
-    parser.add_argument("--num-steps", type=int, default=3, metavar="N")
+    parser.add_argument("--num-steps", type=int, default=5, metavar="N", help="most draft tokens per round (5)")
+    parser.add_argument("--draft-p-min", type=float, default=0.2, metavar="P",
+                        help="draft on while NextN gives its last draft at least this probability (0.2)")
     add_backend_arguments(parser)
     parser.add_argument("--repeats", type=positive, default=7, metavar="N")
 
@@ -60,7 +62,7 @@ def measure(args) -> dict:
     params = SamplingParams(args.max_new_tokens, ignore_eos=True)
     options = dict(max_running_requests=1, **backend_options(args))
     plain = Engine(args.model, speculative=None, **options)
-    drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps), **options)
+    drafted = Engine(args.model, speculative=SpeculativeConfig(args.num_steps, draft_p_min=args.draft_p_min), **options)
     tokenizer = Tokenizer(args.model)
     prompts = [tokenizer.encode(text) for text in args.prompt]
 
@@ -104,6 +106,7 @@ def measure(args) -> dict:
         "near_ties_against_transformers": near,
         "backend": plain.backend, "missing": plain.missing, "reference_ops": metrics["reference_ops"],
         "prompts": args.prompt, "new_tokens_each": args.max_new_tokens, "num_steps": args.num_steps,
+        "draft_p_min": args.draft_p_min,
         "dtype": str(plain.dtype).removeprefix("torch."), "device": str(plain.device),
         "torch_threads": threads, "machine": platform.processor() or platform.machine(),
         "torch": torch.__version__,

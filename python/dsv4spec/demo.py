@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=str(ASSET), metavar="DIR", help="another checkpoint with mtp.0 and a tokenizer")
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
-    parser.add_argument("--num-steps", type=int, default=3, metavar="N", help="draft tokens per round")
+    parser.add_argument("--num-steps", type=int, default=5, metavar="N", help="most draft tokens per round (5)")
+    parser.add_argument("--draft-p-min", type=float, default=0.2, metavar="P",
+                        help="draft on while NextN gives its last draft at least this probability (0.2)")
     add_backend_arguments(parser)
     parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="timed runs of each kind (the median counts)")
 
@@ -50,7 +52,7 @@ def _run(args) -> int:
     params = SamplingParams(args.max_new_tokens)
     options = dict(max_running_requests=1, **backend_options(args))
     engines = {"plain": Engine(args.model, speculative=None, **options),
-               "speculative": Engine(args.model, speculative=SpeculativeConfig(args.num_steps), **options)}
+               "speculative": Engine(args.model, speculative=SpeculativeConfig(args.num_steps, draft_p_min=args.draft_p_min), **options)}
     seconds = {name: [] for name in engines}
     outputs = {}
     for repeat in range(args.repeats + 1):  # the first run of each warms up

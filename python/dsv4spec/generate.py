@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speculative-eagle-topk", type=int, metavar="N", help="branches of the draft tree (1)")
     parser.add_argument("--speculative-num-draft-tokens", type=int, metavar="N",
                         help="rows of the verify window, root included (4)")
+    parser.add_argument("--speculative-draft-p-min", type=float, metavar="P",
+                        help="draft on while NextN gives its last draft at least this probability (0: always)")
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"),
                         help="auto: float32 on the CPU, the checkpoint's on devices")
     parser.add_argument("--page-size", type=int, default=64, metavar="N", help="tokens of a window page")
@@ -140,8 +142,9 @@ def speculative_config(args):
     from .spec.options import SpeculativeConfig
 
     counts = {"num_steps": args.speculative_num_steps, "eagle_topk": args.speculative_eagle_topk,
-              "num_draft_tokens": args.speculative_num_draft_tokens}
-    given = [f"--speculative-{name.replace('_', '-')}" for name, value in counts.items() if value is not None]
+              "num_draft_tokens": args.speculative_num_draft_tokens, "draft_p_min": args.speculative_draft_p_min}
+    counts = {name: value for name, value in counts.items() if value is not None}
+    given = [f"--speculative-{name.replace('_', '-')}" for name in counts]
     if args.speculative_algorithm == "none":
         if given:
             raise ValueError(f"{given[0]}: expected none with --speculative-algorithm none, got a count")
@@ -198,7 +201,7 @@ def report(engine, outputs, metrics: dict) -> dict:
                      **({"error": o.error} if o.error else {})} for o in outputs],
         "metrics": metrics,
         "speculative": {"algorithm": spec.algorithm, "num_steps": spec.num_steps, "eagle_topk": spec.eagle_topk,
-                        "num_draft_tokens": spec.num_draft_tokens} if spec else None,
+                        "num_draft_tokens": spec.num_draft_tokens, "draft_p_min": spec.draft_p_min} if spec else None,
         "backend": engine.backend, "missing": engine.missing, "device": str(engine.device), "dtype": str(engine.dtype).removeprefix("torch."),
     }
 

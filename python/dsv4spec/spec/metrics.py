@@ -53,7 +53,7 @@ class Metrics:
         """Count one round of one request.
 
         Args:
-            drafted: draft positions offered (fewer than num_steps near max_len).
+            drafted: draft positions offered (fewer than num_steps near max_len, or by draft_p_min).
             accepted: accepted drafts among the tokens kept.
             kept: tokens given out, the Target's own included; a stop inside the block cuts both.
         """

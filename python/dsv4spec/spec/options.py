@@ -23,7 +23,7 @@ def max_tree_nodes(num_steps: int, topk: int) -> int:
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """How a request is decoded speculatively. After construction every field holds a checked int.
+    """How a request is decoded speculatively. After construction every field holds a checked value.
 
     Args:
         num_steps: draft tokens along one path, 0 or more; a round runs ``num_steps - 1`` NextN decode forwards. With 0
@@ -33,6 +33,10 @@ class SpeculativeConfig:
         num_draft_tokens: rows of the verify window, root included. For topk 1 it is ``num_steps + 1``; another
             value is corrected with a warning. For topk > 1 the default is ``1 + topk * num_steps``.
         algorithm: ``"EAGLE"`` or its alias ``"NEXTN"``.
+        draft_p_min: a chain's round drafts no further once NextN gave the draft just made a probability below this, for
+            every request of the batch: its successors would hardly be accepted. 0 (the default) always drafts
+            ``num_steps``. Reads one number a draft step on the host. As llama.cpp's ``--draft-p-min`` and
+            ``assistant_confidence_threshold`` of transformers; the output is the same for every value.
 
     With all three counts unset the result is (3, 1, 4). The rules follow the EAGLE options of the SGLang runtime.
 
@@ -44,6 +48,7 @@ class SpeculativeConfig:
     eagle_topk: int | None = None
     num_draft_tokens: int | None = None
     algorithm: str = "EAGLE"
+    draft_p_min: float = 0.0
 
     def __post_init__(self):
         steps, topk, nodes = self.num_steps, self.eagle_topk, self.num_draft_tokens
@@ -59,6 +64,11 @@ class SpeculativeConfig:
         if steps is None:
             steps, topk, nodes = DEFAULT_COUNTS
         topk = 1 if topk is None else topk
+        p_min = self.draft_p_min
+        if isinstance(p_min, bool) or not isinstance(p_min, (int, float)) or not 0 <= p_min <= 1:
+            _refuse("draft_p_min", "a number from 0 to 1", p_min)
+        if p_min and topk > 1:
+            _refuse("draft_p_min", "0 for a tree (eagle_topk > 1), which keeps its best nodes anyway", p_min)
         nodes = _window(steps, topk, nodes)
         for field, value in (("num_steps", steps), ("eagle_topk", topk), ("num_draft_tokens", nodes),
                              ("algorithm", ALGORITHMS[name])):

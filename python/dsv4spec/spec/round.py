@@ -31,13 +31,18 @@ class EagerRound:
     """A round of ``rows`` whose tensors are made for it. CacheFull before anything was taken."""
 
     def __init__(self, worker, rows: Sequence[int], steps: int):
-        self.worker, self.rows, self.steps = worker, rows, steps
-        n, width = worker.window_of(steps)
-        self.window = Window(worker.cache, rows, n, width, worker._blank(len(rows) * n))
+        self.worker, self.rows = worker, rows
+        self._open(steps)
         self.carried = worker.carry.get(rows)
+
+    def _open(self, steps: int) -> None:
+        self.steps, (n, width) = steps, self.worker.window_of(steps)
+        self.window = Window(self.worker.cache, self.rows, n, width, self.worker._blank(len(self.rows) * n))
 
     def draft(self) -> None:
         self.drafted = self.worker._draft(self.window, self.carried, self.steps)
+        if self.drafted.steps < self.steps:  # by draft_p_min: the rest of the round is narrower
+            self._open(self.drafted.steps)
 
     def verify(self) -> list[list[int]]:
         worker = self.worker

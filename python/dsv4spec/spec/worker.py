@@ -54,7 +54,7 @@ class EagleWorker(PlainWorker):
         self.max_requests = max_requests
         self.graphs: RoundGraphs | None = None
         # carry: bonus int64 [B]; state [B, hc*d], NextN's output that the first drafts came from; first int64 [B, k], the
-        # first drafts of the next round, and for k > 1 first_p [B, k], their probabilities
+        # first drafts of the next round, and first_p [B, k], their probabilities (of a chain: where draft_p_min asks)
         self._chains: dict[tuple[int, int], tree.Links] = {}  # by batch size and steps
 
     # ------------------------------------------------------------------------------------------------ prefill
@@ -88,7 +88,7 @@ class EagleWorker(PlainWorker):
             blocks = take_blocks(host, counts, keep)
             for row, block in zip(rows, blocks):
                 room = self.max_len - self.cache.length(row)
-                self.metrics.record_round(max(0, min(steps, room - 1)), block.drafts, len(block.tokens))
+                self.metrics.record_round(max(0, min(this.steps, room - 1)), block.drafts, len(block.tokens))
         kept = [len(block.tokens) for block in blocks]
         with self.metrics.phase("extend"):
             this.extend(kept)
@@ -109,18 +109,21 @@ class EagleWorker(PlainWorker):
 
     # The three parts of a round read and write tensors of the device and nothing else, so that they can be captured.
     def _draft(self, window: Window | StaticWindow, carried: dict[str, torch.Tensor], steps: int) -> tree.Draft:
-        """First drafts, then steps - 1 NextN decode forwards: row i of each window, at position s + i."""
+        """First drafts, then steps - 1 NextN decode forwards, or fewer by draft_p_min (whose host read no capture may
+        hold): row i of each window, at position s + i."""
         if self.options.eagle_topk > 1:
             return tree.draft_tree(self, window, carried)
         if steps == 0:
             return tree.Draft(self._blank(0).view(window.size, 0), 0)
-        token, hidden = carried["first"][:, 0], carried["state"]
+        token, hidden, p = carried["first"][:, 0], carried["state"], carried.get("first_p")
         tokens = [token]
         for step in range(steps - 1):
+            if p is not None and p.max().item() < self.options.draft_p_min:
+                break
             hidden = self._nextn(window.step(step, token), hidden)
-            token = self.nextn.logits(hidden).argmax(-1)
+            token, p = self._best(self.nextn.logits(hidden))
             tokens.append(token)
-        return tree.Draft(torch.stack(tokens, 1), steps)
+        return tree.Draft(torch.stack(tokens, 1), len(tokens))
 
     def _verify(self, window: Window | StaticWindow, bonus: torch.Tensor, draft: tree.Draft,
                 room: Sequence[int] | None) -> Verified:
@@ -160,6 +163,13 @@ class EagleWorker(PlainWorker):
         self.metrics.forwards[batch.mode.value] += 1
         return self.nextn.forward(batch, self.cache, hidden, picked)
 
+    def _best(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The likeliest token of each row, and its probability if draft_p_min asks for it."""
+        if not self.options.draft_p_min:
+            return logits.argmax(-1), None
+        best, token = logits.max(-1)
+        return token, (best - logits.logsumexp(-1)).exp()
+
     def _chain_links(self, size: int, steps: int) -> tree.Links:
         if (size, steps) not in self._chains:
             self._chains[size, steps] = tree.chain_links(size, steps, self.device)
@@ -169,6 +179,9 @@ class EagleWorker(PlainWorker):
         """What requests carry to the next round: the bonus, NextN's state behind it, and the drafts that its logits
         propose."""
         logits, out = self.nextn.logits(state), out or {}
+        if self.options.draft_p_min:
+            first, p = self._best(logits)
+            return dict(bonus=bonus, state=state, first=first[:, None], first_p=p[:, None])
         if self.options.eagle_topk == 1:  # probability 1: a chain has nothing to compare it with
             return dict(bonus=bonus, state=state, first=torch.argmax(logits, -1, keepdim=True, out=out.get("first")))
         p, first = tree.topk(logits, self.options.eagle_topk, (out["first_p"], out["first"]) if out else None)
