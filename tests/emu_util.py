@@ -75,5 +75,6 @@ def library(name: str, flavour: str = "") -> Path:
     folder = Path(dsv4spec.__file__).parent / "lib" / FOLDERS[flavour]
     path = folder / f"lib{name}.so"
     if not path.exists():
-        pytest.skip(f"gate: {os.path.join(FOLDERS[flavour], path.name)} was not built (DSV4SPEC_EMULATE=ON builds it)")
+        name = os.path.join(FOLDERS[flavour], path.name)
+        pytest.skip(f"gate: {name} was not built (DSV4SPEC_EMULATE=ON builds it)")
     return path

@@ -65,7 +65,7 @@ def test_a_planted_bug_is_found(emu, number):
 
 
 def test_a_buffer_reused_too_early_is_found_in_other_orders(emu):
-    assert emu.lib.selftest_planted(7, 1) == 0  # what the default order cannot see; else the list above is out of date
+    assert emu.lib.selftest_planted(7, 1) == 0  # the default order cannot see it
     for order, seed in ORDERS[1:]:
         with emu.settings(order=order, seed=seed):
             assert emu.lib.selftest_planted(7, 1) > 0, (order, seed)
@@ -120,21 +120,23 @@ def test_a_copy_out_of_bounds_names_the_copy(emu):
     x, y = emu.copy(np.arange(128, dtype=np.float32)), emu.array(32, np.float32)
     assert emu.lib.selftest_copy(pointer(x), pointer(y), 0) == 0 and (y == np.arange(32)).all()
     assert emu.lib.selftest_copy(pointer(x), pointer(y), 4) == LAUNCH_FAILURE
-    assert re.search(r"thread \(31,0,0\): read out of bounds .* offset 512 of an allocation of 512 bytes, in cp.async "
-                     r"\(ptx.cuh:\d+\)", emu.report()), emu.report()
-    assert emu.lib.selftest_copy(pointer(x), pointer(y), 1) == LAUNCH_FAILURE and "expected multiples of 16" in emu.report()
+    assert re.search(r"thread \(31,0,0\): read out of bounds .* offset 512 of an allocation of 512 bytes, in "
+                     r"cp.async \(ptx.cuh:\d+\)", emu.report()), emu.report()
+    assert emu.lib.selftest_copy(pointer(x), pointer(y), 1) == LAUNCH_FAILURE
+    assert "expected multiples of 16" in emu.report()
 
 
 def test_deadlocks_are_reported(emu):
     out = emu.array(1, np.int32)
     assert emu.lib.selftest_no_way_out(pointer(out)) == LAUNCH_FAILURE
-    assert re.search(r"deadlock in block 0 of .*no_way_out: 0 threads have returned; 16 \(the first: thread 0\) wait for "
-                     r"__syncthreads at semantics.cu:\d+.*; 16 \(the first: thread 16\) wait for __syncwarp", emu.report())
+    assert re.search(r"deadlock in block 0 of .*no_way_out: 0 threads have returned; 16 \(the first: thread 0\) wait "
+                     r"for __syncthreads at semantics.cu:\d+.*; 16 \(the first: thread 16\) wait for __syncwarp",
+                     emu.report())
 
 
-@pytest.mark.parametrize("threads, mask, text", [(32, 0xfffe, "the calling lane 0 is not in the mask 0000fffe"),
-                                                 (16, 0x1ffff, "lanes 00010000 of the mask 0001ffff have returned or do "
-                                                               "not exist")])
+@pytest.mark.parametrize("threads, mask, text", [
+    (32, 0xfffe, "the calling lane 0 is not in the mask 0000fffe"),
+    (16, 0x1ffff, "lanes 00010000 of the mask 0001ffff have returned or do not exist")])
 def test_masks_are_checked(emu, threads, mask, text):
     out = emu.array(32, np.int32)
     assert emu.lib.selftest_odd_mask(threads, ctypes.c_uint(mask), pointer(out)) == LAUNCH_FAILURE
@@ -163,7 +165,8 @@ def test_environment_sets_the_defaults_and_refuses_nonsense():
     code = f"import ctypes; l = ctypes.CDLL({str(path)!r}); print(l.selftest_planted(7, 1)); " \
            "l.cuda_emu_report.restype = ctypes.c_char_p; print(l.cuda_emu_report().decode())"
     for environment, expected in (({}, "0\n"), ({"CUDA_EMU_ORDER": str(LIFO)}, "127\n"),
-                                  ({"CUDA_EMU_ORDER": "4"}, "-1\nCUDA_EMU_ORDER: expected a number from 0 to 3, got 4")):
+                                  ({"CUDA_EMU_ORDER": "4"},
+                                   "-1\nCUDA_EMU_ORDER: expected a number from 0 to 3, got 4")):
         out = subprocess.run([sys.executable, "-c", code], env=environment, text=True, capture_output=True)
         assert out.returncode == 0 and out.stdout.startswith(expected), (environment, out)
 

@@ -38,7 +38,8 @@ def test_shuffles(emu):
         for argument in (0, 1, 3, 5, 8, 16, 31):
             for width in (32, 16, 4, 1):
                 out = np.zeros(32, np.int32)
-                assert emu.lib.selftest_shuffle(kind, argument, width, ctypes.c_uint(ALL), pointer(values), pointer(out)) == 0
+                mask = ctypes.c_uint(ALL)
+                assert emu.lib.selftest_shuffle(kind, argument, width, mask, pointer(values), pointer(out)) == 0
                 expected = [100 + _source(kind, lane, argument, width) for lane in range(32)]
                 assert out.tolist() == expected, (kind, argument, width)
 
@@ -47,7 +48,7 @@ def test_shuffle_of_some_lanes(emu):
     values, out = np.arange(32, dtype=np.int32), np.full(32, -5, np.int32)
     mask = 0x0000FFF0
     assert emu.lib.selftest_shuffle(2, 2, 32, ctypes.c_uint(mask), pointer(values), pointer(out)) == 0
-    inside = [lane + 2 if mask >> (lane + 2) & 1 else -1 for lane in range(4, 16)]  # -1: NaN bytes, where CUDA has no value
+    inside = [lane + 2 if mask >> (lane + 2) & 1 else -1 for lane in range(4, 16)]  # -1: CUDA gives no value there
     assert out.tolist() == [-5] * 4 + inside + [-5] * 16
 
 
@@ -88,7 +89,8 @@ def test_atomics(emu, os_threads):
     assert total[0] == n / 2 and most[0] == (n - 1) << 33
 
 
-@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1, 1), (3, 2, 4, 8, 3, 2), (17, 1, 1, 1024, 1, 1), (1, 5, 2, 2, 2, 64)])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1, 1), (3, 2, 4, 8, 3, 2), (17, 1, 1, 1024, 1, 1),
+                                   (1, 5, 2, 2, 2, 64)])
 def test_every_thread_runs_once(emu, shape):
     seen = np.zeros(int(np.prod(shape)), np.int32)
     assert emu.lib.selftest_indices((ctypes.c_uint * 6)(*shape), pointer(seen)) == 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wrappers of kernels/cuda/ptx.cuh do what the PTX ISA says: emulated here and, where there is a GPU, on it. An
-emulated run checks the second body of each wrapper, a run on a GPU the instruction itself; both get the same registers,
-and the expected ones are computed here from the ISA's tables.
+emulated run checks the second body of each wrapper, a run on a GPU the instruction itself; both get the same
+registers, and the expected ones are computed here from the ISA's tables.
 
 On a machine with a GPU but without nvcc, DSV4SPEC_CONFORMANCE_LIBRARY names a library that was built elsewhere by
 nvcc -shared -Xcompiler=-fPIC -Iinclude -Icsrc -Ikernels/cuda tests/emu/cuda/selftest/conformance.cu."""
@@ -46,7 +46,8 @@ def lib(request, tmp_path_factory):
         pytest.skip("no GPU")
     built = os.environ.get("DSV4SPEC_CONFORMANCE_LIBRARY")
     if not built:
-        built = _nvcc(tmp_path_factory.mktemp("ptx") / "conformance.so", "-shared", "-Xcompiler=-fPIC", "-arch=native")
+        out = tmp_path_factory.mktemp("ptx") / "conformance.so"
+        built = _nvcc(out, "-shared", "-Xcompiler=-fPIC", "-arch=native")
     return ctypes.CDLL(str(built))
 
 
@@ -78,7 +79,8 @@ def mma_registers(a, b, c):
     a, b = bf16_bits(a), bf16_bits(b)
     for lane in range(32):
         group, thread = lane >> 2, lane % 4
-        ea = [a[group + (8 if i in (2, 3, 6, 7) else 0), thread * 2 + (i & 1) + (8 if i >= 4 else 0)] for i in range(8)]
+        ea = [a[group + (8 if i in (2, 3, 6, 7) else 0), thread * 2 + (i & 1) + (8 if i >= 4 else 0)]
+              for i in range(8)]
         eb = [b[thread * 2 + (i & 1) + (8 if i >= 2 else 0), group] for i in range(4)]
         ra[lane] = [pair(ea[2 * r], ea[2 * r + 1]) for r in range(4)]
         rb[lane] = [pair(eb[2 * r], eb[2 * r + 1]) for r in range(2)]

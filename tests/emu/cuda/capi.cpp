@@ -20,7 +20,7 @@ CUDA_EMU_API void cuda_emu_clear(void) {
 // 0, or -1 if there is no such key or the value is out of range (config.h lists them).
 CUDA_EMU_API int cuda_emu_configure(const char* key, long value) { return cuda_emu::configure(key, value) ? 0 : -1; }
 
-// Memory with a page out of reach behind its end; as `align` is set, up to align - 1 bytes lie between. nullptr: none left.
+// Memory with a page out of reach behind its end, up to align - 1 bytes further (a setting). nullptr: none left.
 CUDA_EMU_API void* cuda_emu_malloc(size_t bytes) {
   return cuda_emu::allocate(bytes, static_cast<size_t>(cuda_emu::config.align));
 }

@@ -20,7 +20,9 @@ void perform(const Copies::Copy& c) {
 
 void copy_async(void* shared, const void* global, int bytes, int source_bytes, Site site) {
   Thread& thread = *local.thread;
-  const auto misaligned = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(bytes); };
+  const auto misaligned = [&](const void* p) {
+    return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(bytes);
+  };
   if (misaligned(shared) || misaligned(global))
     fail("cp.async (%s:%d): to %p from %p, expected multiples of %d", site.name(), site.line, shared, global, bytes);
   thread.waits_for = "cp.async";  // named by the report of a fault

@@ -18,7 +18,9 @@ namespace cuda_emu {
 struct Site {
   const char* file;
   int line;
-  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) { return {file, line}; }
+  static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    return {file, line};
+  }
   const char* name() const {  // of the file, without its folders
     const char* slash = __builtin_strrchr(file, '/');
     return slash ? slash + 1 : file;

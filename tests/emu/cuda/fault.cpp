@@ -28,7 +28,8 @@ std::string classify(const Worker& worker, const char* address, uintptr_t detail
   const std::string near = describe_address(address);
   if (!near.empty()) return access + " out of bounds" + where + ": " + near;
   const uintptr_t below = reinterpret_cast<uintptr_t>(local.thread->stack) - reinterpret_cast<uintptr_t>(address);
-  if (worker.on_block_stack(address) || below < kStackReach) return "the thread's stack is full (" + std::to_string(kStackBytes) + " bytes)";
+  if (worker.on_block_stack(address) || below < kStackReach)
+    return "the thread's stack is full (" + std::to_string(kStackBytes) + " bytes)";
   if (worker.in_dynamic_guard(address))
     return access + " out of bounds" + where + ": offset " + std::to_string(address - worker.block.dynamic) + " of " +
            std::to_string(worker.block.dynamic_size) + " bytes of dynamic shared memory";

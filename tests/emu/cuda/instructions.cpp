@@ -26,8 +26,8 @@ struct MmaSlot {
   float d[4];
 };
 
-// D += A B with A 16x16, B 16x8. Fragments as in the PTX ISA: lane = 4 * row + column pair. Products of bf16 are exact in
-// float; the sum over k is rounded at each step, while a device adds several products at once: bits differ there.
+// D += A B with A 16x16, B 16x8. Fragments as in the PTX ISA: lane = 4 * row + column pair. Products of bf16 are exact
+// in float; the sum over k is rounded at each step, while a device adds several products at once: bits differ there.
 void multiply(void* const* slots, uint32_t) {
   float a[16][16], b[16][8], d[16][8];
   for (int lane = 0; lane < 32; ++lane) {

@@ -121,13 +121,4 @@ inline std::common_type_t<A, B> max(A a, B b) {
   else return static_cast<T>(a) < static_cast<T>(b) ? static_cast<T>(b) : static_cast<T>(a);
 }
 
-// ---- two bf16 at a time, one rounding ----
-inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
-  // The product of two bf16 is exact in float; double holds the sum, or its sticky bits, well beyond bf16's rounding.
-  return __double2bfloat16(static_cast<double>(__bfloat162float(a)) * __bfloat162float(b) + __bfloat162float(c));
-}
-inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
-  return __halves2bfloat162(__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y));
-}
-
 [[noreturn]] inline void __trap() { cuda_emu::fail("__trap"); }

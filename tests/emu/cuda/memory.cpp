@@ -36,7 +36,8 @@ constexpr size_t kFreedKept = 64;
 #if defined(__SANITIZE_ADDRESS__)
 void poison_red_zones(const Allocation& a) {
   __asan_poison_memory_region(a.map + kPage, static_cast<size_t>(a.begin - a.map) - kPage);
-  __asan_poison_memory_region(a.begin + a.bytes, static_cast<size_t>(a.map + a.map_bytes - kPage - a.begin) - a.bytes);
+  __asan_poison_memory_region(a.begin + a.bytes,
+                              static_cast<size_t>(a.map + a.map_bytes - kPage - a.begin) - a.bytes);
 }
 #else
 void poison_red_zones(const Allocation&) {}

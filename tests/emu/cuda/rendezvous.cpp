@@ -105,19 +105,22 @@ __attribute__((noinline)) int barrier(int id, int count, Vote vote, bool predica
   Thread& thread = *local.thread;
   Block& block = worker.block;
   if (id < 0 || id > 15) fail("barrier %d does not exist (%s:%d)", id, site.name(), site.line);
-  if (count % 32 || count < 0) fail("barrier %d: %d threads are no whole warps (%s:%d)", id, count, site.name(), site.line);
+  if (count % 32 || count < 0)
+    fail("barrier %d: %d threads are no whole warps (%s:%d)", id, count, site.name(), site.line);
   Barrier& b = worker.barriers[id];
   const bool whole = count == 0;
   const uint32_t needed = whole ? block.alive : static_cast<uint32_t>(count);
   if (whole && config.strict && block.alive != block.threads)
-    fail("%s: %u threads of the block have returned", place("__syncthreads", site).c_str(), block.threads - block.alive);
+    fail("%s: %u threads of the block have returned", place("__syncthreads", site).c_str(),
+         block.threads - block.alive);
   if (b.arrived == 0) {
     b.count = static_cast<uint32_t>(count);
     b.trues = 0;
     b.vote = vote;
     b.site = site;
   } else if (b.count != static_cast<uint32_t>(count) || b.vote != vote || (whole && !(b.site == site))) {
-    fail("divergent barrier: %s meets %s", place("__syncthreads", site).c_str(), place("__syncthreads", b.site).c_str());
+    fail("divergent barrier: %s meets %s", place("__syncthreads", site).c_str(),
+         place("__syncthreads", b.site).c_str());
   }
   b.waiting[b.arrived++] = static_cast<uint16_t>(thread.linear);
   b.trues += predicate;

@@ -149,7 +149,8 @@ std::string source_of(const void* pc) {
   std::string before;
   for (int frames = 0; std::fgets(line, sizeof line, pipe);) {
     line[std::strcspn(line, " \n")] = 0;
-    if (line[0] == '?' || std::strncmp(line, "launch.h:", 9) == 0 || std::strncmp(line, "worker.cpp:", 11) == 0) break;
+    if (line[0] == '?' || std::strncmp(line, "launch.h:", 9) == 0 || std::strncmp(line, "worker.cpp:", 11) == 0)
+      break;
     if (frames == 4 || std::strncmp(line, "warp.h:", 7) == 0 || line == before) continue;
     before = line;
     text += (frames++ ? ", from " : " (") + before;

@@ -46,7 +46,8 @@ cudaError_t check_limits(const LaunchInfo& l) {
   const auto it = g_max_shared.find(l.kernel);
   const size_t most = static_cast<size_t>(it == g_max_shared.end() ? kDefaultShared : it->second);
   if (l.shared_bytes > most)
-    return refuse(cudaErrorInvalidValue, std::to_string(l.shared_bytes) + " bytes of dynamic shared memory: expected at most " +
+    return refuse(cudaErrorInvalidValue, std::to_string(l.shared_bytes) +
+                                             " bytes of dynamic shared memory: expected at most " +
                                              std::to_string(most) + " (cudaFuncSetAttribute raises it, to " +
                                              std::to_string(kMaxShared) + ")");
   return cudaSuccess;
@@ -136,8 +137,9 @@ std::string counters() {
   std::string json = "{";
   for (const auto& [kernel, c] : g_counters) {
     if (json.size() > 1) json += ",";
-    json += "\"" + kernel_name(kernel) + "\":{\"launches\":" + std::to_string(c.launches) + ",\"grid\":" + shape(c.grid) +
-            ",\"block\":" + shape(c.block) + ",\"smem\":" + std::to_string(c.shared_bytes) + "}";
+    json += "\"" + kernel_name(kernel) + "\":{\"launches\":" + std::to_string(c.launches) +
+            ",\"grid\":" + shape(c.grid) + ",\"block\":" + shape(c.block) +
+            ",\"smem\":" + std::to_string(c.shared_bytes) + "}";
   }
   return json + "}";
 }

@@ -15,7 +15,7 @@ struct Recorded {
 Recorded record(const LaunchInfo& launch);
 Recorded record(cudaStream_t stream, std::function<cudaError_t()> node);
 
-// An error, and the end of all captures under way, if the call is one that no capture allows (malloc, sync of the device).
+// An error, and the end of all captures under way: for calls that no capture allows (malloc, sync of the device).
 cudaError_t refuse_in_captures();
 // The same for a wait for, or query of, one stream.
 cudaError_t refuse_if_captured(cudaStream_t stream);

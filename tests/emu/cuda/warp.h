@@ -93,7 +93,10 @@ inline T reduce(const char* what, unsigned mask, T value, Site site) {
   }, site);
   return slot.value;
 }
-template <class T> inline T op_add(T a, T b) { return static_cast<T>(static_cast<unsigned>(a) + static_cast<unsigned>(b)); }
+template <class T>
+inline T op_add(T a, T b) {
+  return static_cast<T>(static_cast<unsigned>(a) + static_cast<unsigned>(b));
+}
 template <class T> inline T op_min(T a, T b) { return a < b ? a : b; }
 template <class T> inline T op_max(T a, T b) { return a > b ? a : b; }
 template <class T> inline T op_and(T a, T b) { return a & b; }

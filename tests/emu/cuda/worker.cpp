@@ -136,7 +136,8 @@ void Worker::begin(const LaunchInfo& l, uint32_t seed) {
 // Shared memory as NaN bytes, the canaries around its dynamic part included.
 void Worker::prepare_shared() {
   std::memset(block.dynamic - kSharedAlign, 0xff, kSharedAlign);
-  std::memset(block.dynamic + block.dynamic_size, 0xff, round_up(block.dynamic_size, kSharedAlign) - block.dynamic_size);
+  std::memset(block.dynamic + block.dynamic_size, 0xff,
+              round_up(block.dynamic_size, kSharedAlign) - block.dynamic_size);
   if (!config.poison) return;
   std::memset(block.dynamic, 0xff, block.dynamic_size);
   char* hole = reinterpret_cast<char*>(&local);
@@ -156,14 +157,15 @@ void Worker::check_canaries() {
   if (!hit) hit = changed(block.dynamic + block.dynamic_size, end);
   if (!hit) return;
   add_report("write outside dynamic shared memory: offset " + std::to_string(hit - block.dynamic) + " of " +
-             std::to_string(block.dynamic_size) + " bytes, found after block " + std::to_string(block.linear) + " of " +
-             kernel_name(block.kernel));
+             std::to_string(block.dynamic_size) + " bytes, found after block " + std::to_string(block.linear) +
+             " of " + kernel_name(block.kernel));
   failed = true;
 }
 
 void Worker::run_block(uint64_t linear) {
   block.linear = linear;
-  block.index = {static_cast<unsigned>(linear % block.grid.x), static_cast<unsigned>(linear / block.grid.x % block.grid.y),
+  block.index = {static_cast<unsigned>(linear % block.grid.x),
+                 static_cast<unsigned>(linear / block.grid.x % block.grid.y),
                  static_cast<unsigned>(linear / block.grid.x / block.grid.y)};
   block.alive = block.threads;
   block.epoch = 1;

@@ -19,7 +19,7 @@ __global__ void mma(const uint32_t* a, const uint32_t* b, float* d) {
   for (int i = 0; i < 4; ++i) d[lane * 4 + i] = rd[i];
 }
 
-// rows: 32 of `stride` elements in shared memory, of which the first eight are the matrices'; lane l names row order[l].
+// rows: 32 of `stride` elements in shared memory, the first eight a matrix's; lane l names row order[l].
 __global__ void load_matrices(const uint16_t* rows, int stride, const int* order, bool transposed, uint32_t* out) {
   DYN_SMEM(uint16_t, s);
   const int lane = static_cast<int>(threadIdx.x);
@@ -63,12 +63,14 @@ SELFTEST_API int selftest_mma(const uint32_t* a, const uint32_t* b, float* d) {
   const auto dd = device(d, 128);
   return give_back(launch(&mma, 1, 32, 0, nullptr, da.data, db.data, dd.data), dd, d);
 }
-SELFTEST_API int selftest_ldmatrix(const uint16_t* rows, int stride, const int* order, int transposed, uint32_t* out) {
+SELFTEST_API int selftest_ldmatrix(const uint16_t* rows, int stride, const int* order, int transposed,
+                                   uint32_t* out) {
   const auto dr = device(rows, static_cast<size_t>(32 * stride));
   const auto dorder = device(order, 32);
   const Device<uint32_t> dout(128);
-  return give_back(launch(&load_matrices, 1, 32, static_cast<size_t>(64 * stride), nullptr, dr.data, stride, dorder.data,
-                          transposed != 0, dout.data), dout, out);
+  return give_back(launch(&load_matrices, 1, 32, static_cast<size_t>(64 * stride), nullptr, dr.data, stride,
+                          dorder.data, transposed != 0, dout.data),
+                   dout, out);
 }
 SELFTEST_API int selftest_cp_async(const uint32_t* x, const int* valid, uint32_t* out) {
   const auto dx = device(x, 256);

@@ -18,8 +18,9 @@ PLANTED(3, no_bounds_check) {
   std::vector<float> expected = x;
   for (float& v : expected) v *= 2;
   const Device<float> in(x), out(kCount);
-  return verdict(launch(bug ? &scale_rows<true> : &scale_rows<false>, 2, kThreads, 0, nullptr, in.data, out.data, kCount), out,
-                 expected);
+  return verdict(
+      launch(bug ? &scale_rows<true> : &scale_rows<false>, 2, kThreads, 0, nullptr, in.data, out.data, kCount), out,
+      expected);
 }
 
 __global__ void vector_load(const uint16_t* x, float* y) {
@@ -34,7 +35,8 @@ PLANTED(4, misaligned_vector_load) {
   for (int t = 0; t < 32; ++t) expected[t] = static_cast<float>(2 * (8 * t + first) + 7);
   const Device<uint16_t> in(x);
   const Device<float> out(32);
-  return verdict(launch(&vector_load, 1, 32, 0, nullptr, static_cast<const uint16_t*>(in.data) + first, out.data), out, expected);
+  return verdict(launch(&vector_load, 1, 32, 0, nullptr, static_cast<const uint16_t*>(in.data) + first, out.data),
+                 out, expected);
 }
 
 template <bool kBug>
@@ -51,8 +53,9 @@ PLANTED(5, shared_never_written) {
   std::vector<float> expected(kThreads);
   for (int t = 0; t < kThreads; ++t) expected[t] = kThreads - 1 - t < 100 ? x[kThreads - 1 - t] : 0.f;
   const Device<float> in(x), out(kThreads);
-  return verdict(launch(bug ? &read_what_was_written<true> : &read_what_was_written<false>, 1, kThreads, 0, nullptr, in.data,
-                        out.data, 100), out, expected);
+  return verdict(launch(bug ? &read_what_was_written<true> : &read_what_was_written<false>, 1, kThreads, 0, nullptr,
+                        in.data, out.data, 100),
+                 out, expected);
 }
 
 // Two stages of 16 bytes a thread, double-buffered.
@@ -79,8 +82,9 @@ PLANTED(6, wait_too_weak) {
   std::vector<float> expected(x.size());
   for (size_t i = 0; i < x.size(); ++i) expected[i] = x[i ^ 4];
   const Device<float> in(x), out(x.size());
-  return verdict(launch(bug ? &staged_copy<true> : &staged_copy<false>, 1, 32, 1024, nullptr, in.data, out.data, kStages), out,
-                 expected);
+  return verdict(
+      launch(bug ? &staged_copy<true> : &staged_copy<false>, 1, 32, 1024, nullptr, in.data, out.data, kStages), out,
+      expected);
 }
 
 template <bool kBug>
@@ -91,7 +95,8 @@ __global__ void count_blocks(float* total) {
 }
 PLANTED(10, add_of_many_blocks) {
   const Device<float> total(std::vector<float>{0});
-  return verdict(launch(bug ? &count_blocks<true> : &count_blocks<false>, 16, 32, 0, nullptr, total.data), total, {16});
+  return verdict(launch(bug ? &count_blocks<true> : &count_blocks<false>, 16, 32, 0, nullptr, total.data), total,
+                 {16});
 }
 
 __global__ void fill_shared(float* y, int n, int writes) {
@@ -107,7 +112,8 @@ long run_fill(int n, int writes, bool ask) {
   const size_t bytes = static_cast<size_t>(n) * sizeof(float);
   // Not dsv4::cuda::launch, which asks for large shared memory by itself.
   const void* kernel = reinterpret_cast<const void*>(&fill_shared);
-  cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, ask ? static_cast<int>(bytes) : 49152);
+  cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       ask ? static_cast<int>(bytes) : 49152);
   if (e == cudaSuccess) e = cuda_emu::launch(&fill_shared, 1, kThreads, bytes, nullptr, out.data, n, writes);
   return verdict(e, out, expected);
 }
@@ -129,8 +135,9 @@ PLANTED(16, past_static_shared) {  // changes whatever stands behind the array: 
   std::vector<float> expected = x;
   expected[63] = 5;
   const Device<float> in(x), out(64);
-  return verdict(launch(bug ? &static_array<true> : &static_array<false>, 1, kThreads, 0, nullptr, in.data, out.data, 63), out,
-                 expected);
+  return verdict(
+      launch(bug ? &static_array<true> : &static_array<false>, 1, kThreads, 0, nullptr, in.data, out.data, 63), out,
+      expected);
 }
 
 __global__ void store_pairs(bf16* y) {

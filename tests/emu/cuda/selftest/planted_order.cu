@@ -24,7 +24,8 @@ __global__ void sum_of_warps(const float* x, float* y) {
 PLANTED(1, no_barrier_after_warp_sums) {
   const std::vector<float> x = ramp(kThreads);
   const Device<float> in(x), out(kThreads);
-  const cudaError_t e = launch(bug ? &sum_of_warps<true> : &sum_of_warps<false>, 1, kThreads, 0, nullptr, in.data, out.data);
+  const cudaError_t e =
+      launch(bug ? &sum_of_warps<true> : &sum_of_warps<false>, 1, kThreads, 0, nullptr, in.data, out.data);
   return verdict(e, out, block_totals(x, kThreads));
 }
 
@@ -38,8 +39,9 @@ __global__ void barrier_for_some(const float* x, float* y) {
 PLANTED(2, barrier_under_a_condition) {
   const std::vector<float> x = ramp(kThreads);
   const Device<float> in(x), out(kThreads);
-  return verdict(launch(bug ? &barrier_for_some<true> : &barrier_for_some<false>, 1, kThreads, 0, nullptr, in.data, out.data),
-                 out, x);
+  return verdict(
+      launch(bug ? &barrier_for_some<true> : &barrier_for_some<false>, 1, kThreads, 0, nullptr, in.data, out.data),
+      out, x);
 }
 
 // Each thread reads its right neighbour's value: in ascending order nothing is overwritten too early.
@@ -63,8 +65,9 @@ PLANTED(7, no_barrier_before_reuse) {
   for (int t = 0; t < kThreads; ++t)
     for (int i = 0; i < kRounds; ++i) expected[t] += x[i * kThreads + (t + 1 < kThreads ? t + 1 : t)];
   const Device<float> in(x), out(kThreads);
-  return verdict(launch(bug ? &reused_buffer<true> : &reused_buffer<false>, 1, kThreads, 0, nullptr, in.data, out.data,
-                        kRounds), out, expected);
+  return verdict(launch(bug ? &reused_buffer<true> : &reused_buffer<false>, 1, kThreads, 0, nullptr, in.data,
+                        out.data, kRounds),
+                 out, expected);
 }
 
 template <bool kBug>
@@ -85,7 +88,8 @@ PLANTED(8, shuffle_in_two_branches) {
   std::vector<float> expected(32);
   for (int t = 0; t < 32; ++t) expected[t] = x[t ^ 1];
   const Device<float> in(x), out(32);
-  return verdict(launch(bug ? &split_warp<true> : &split_warp<false>, 1, 32, 0, nullptr, in.data, out.data), out, expected);
+  return verdict(launch(bug ? &split_warp<true> : &split_warp<false>, 1, 32, 0, nullptr, in.data, out.data), out,
+                 expected);
 }
 
 template <bool kBug>
@@ -115,8 +119,9 @@ __global__ void reduce_in_warp_0(const float* x, float* y) {
 PLANTED(12, no_barrier_before_last_reduction) {
   const std::vector<float> x = ramp(kThreads);
   const Device<float> in(x), out(1);
-  return verdict(launch(bug ? &reduce_in_warp_0<true> : &reduce_in_warp_0<false>, 1, kThreads, 0, nullptr, in.data, out.data),
-                 out, block_totals(x, 1));
+  return verdict(
+      launch(bug ? &reduce_in_warp_0<true> : &reduce_in_warp_0<false>, 1, kThreads, 0, nullptr, in.data, out.data),
+      out, block_totals(x, 1));
 }
 
 // A shuffle brings the lanes together, but does not order their memory.
@@ -134,8 +139,9 @@ PLANTED(13, no_syncwarp) {
   std::vector<float> expected(32);
   for (int t = 0; t < 32; ++t) expected[t] = x[t ^ 1];
   const Device<float> in(x), out(32);
-  return verdict(launch(bug ? &exchange_in_warp<true> : &exchange_in_warp<false>, 1, 32, 0, nullptr, in.data, out.data), out,
-                 expected);
+  return verdict(
+      launch(bug ? &exchange_in_warp<true> : &exchange_in_warp<false>, 1, 32, 0, nullptr, in.data, out.data), out,
+      expected);
 }
 
 template <bool kBug>
@@ -149,7 +155,8 @@ __global__ void early_return(const float* x, float* y) {
 PLANTED(18, warp_returns_before_barrier) {
   const std::vector<float> x = ramp(kThreads);
   const Device<float> in(x), out(kThreads);
-  return verdict(launch(bug ? &early_return<true> : &early_return<false>, 1, kThreads, 0, nullptr, in.data, out.data), out, x);
+  return verdict(
+      launch(bug ? &early_return<true> : &early_return<false>, 1, kThreads, 0, nullptr, in.data, out.data), out, x);
 }
 
 }  // namespace

@@ -23,10 +23,16 @@ __global__ void votes(unsigned mask, const int* in, int* out) {
   const unsigned lane = threadIdx.x, mine = mask >> lane & 1 ? mask : ~mask;
   const int v = in[lane];
   const unsigned u = static_cast<unsigned>(v);
-  const int results[10] = {static_cast<int>(__ballot_sync(mine, v > 0)), __any_sync(mine, v > 0), __all_sync(mine, v > 0),
-                           static_cast<int>(__match_any_sync(mine, v)), __reduce_add_sync(mine, v), __reduce_min_sync(mine, v),
-                           __reduce_max_sync(mine, v), static_cast<int>(__reduce_and_sync(mine, u)),
-                           static_cast<int>(__reduce_or_sync(mine, u)), static_cast<int>(__reduce_xor_sync(mine, u))};
+  const int results[10] = {static_cast<int>(__ballot_sync(mine, v > 0)),
+                           __any_sync(mine, v > 0),
+                           __all_sync(mine, v > 0),
+                           static_cast<int>(__match_any_sync(mine, v)),
+                           __reduce_add_sync(mine, v),
+                           __reduce_min_sync(mine, v),
+                           __reduce_max_sync(mine, v),
+                           static_cast<int>(__reduce_and_sync(mine, u)),
+                           static_cast<int>(__reduce_or_sync(mine, u)),
+                           static_cast<int>(__reduce_xor_sync(mine, u))};
   for (int i = 0; i < 10; ++i) out[lane * 10 + i] = results[i];
 }
 
@@ -56,7 +62,8 @@ __global__ void atomics(int* ints, unsigned* rounds, float* sum, unsigned long l
 __global__ void indices(int* seen) {
   const dim3 g = gridDim, b = blockDim;
   const uint3 block = blockIdx, thread = threadIdx;
-  const unsigned linear = ((block.z * g.y + block.y) * g.x + block.x) * b.x * b.y * b.z + (thread.z * b.y + thread.y) * b.x + thread.x;
+  const unsigned linear =
+      ((block.z * g.y + block.y) * g.x + block.x) * b.x * b.y * b.z + (thread.z * b.y + thread.y) * b.x + thread.x;
   atomicAdd(&seen[linear], 1);
 }
 
@@ -112,7 +119,9 @@ __global__ void odd_mask(unsigned mask, int* out) { out[threadIdx.x] = __shfl_xo
 SELFTEST_API int selftest_shuffle(int kind, int argument, int width, unsigned mask, const int* in, int* out) {
   return launch(&shuffle, 1, 32, 0, nullptr, kind, argument, width, mask, in, out);
 }
-SELFTEST_API int selftest_votes(unsigned mask, const int* in, int* out) { return launch(&votes, 1, 32, 0, nullptr, mask, in, out); }
+SELFTEST_API int selftest_votes(unsigned mask, const int* in, int* out) {
+  return launch(&votes, 1, 32, 0, nullptr, mask, in, out);
+}
 SELFTEST_API int selftest_barrier_votes(int threads, const int* in, int* out) {
   return launch(&barrier_votes, 1, threads, 0, nullptr, in, out);
 }
@@ -129,17 +138,27 @@ SELFTEST_API int selftest_pairs_of_warps(int* out) { return launch(&pairs_of_war
 SELFTEST_API int selftest_add(float* p, float v, int n, void* stream) {
   return launch(&add, 1, 64, 0, static_cast<cudaStream_t>(stream), p, v, n);
 }
-SELFTEST_API int selftest_store(void* p, long offset) { return launch(&store, 1, 1, 0, nullptr, static_cast<char*>(p) + offset, '\1'); }
+SELFTEST_API int selftest_store(void* p, long offset) {
+  return launch(&store, 1, 1, 0, nullptr, static_cast<char*>(p) + offset, '\1');
+}
 SELFTEST_API int selftest_deep(float* out, int levels) { return launch(&deep, 1, 32, 0, nullptr, out, levels); }
 SELFTEST_API int selftest_no_way_out(int* out) { return launch(&no_way_out, 1, 32, 0, nullptr, out); }
-SELFTEST_API int selftest_copy(const float* x, float* y, int offset) { return launch(&misses_copy, 1, 32, 512, nullptr, x, y, offset); }
-SELFTEST_API int selftest_odd_mask(int threads, unsigned mask, int* out) { return launch(&odd_mask, 1, threads, 0, nullptr, mask, out); }
+SELFTEST_API int selftest_copy(const float* x, float* y, int offset) {
+  return launch(&misses_copy, 1, 32, 512, nullptr, x, y, offset);
+}
+SELFTEST_API int selftest_odd_mask(int threads, unsigned mask, int* out) {
+  return launch(&odd_mask, 1, threads, 0, nullptr, mask, out);
+}
 SELFTEST_API int selftest_shared(float* p, size_t bytes) { return launch(&add, 1, 32, bytes, nullptr, p, 1.f, 1); }
 
 SELFTEST_API void selftest_bits(unsigned a, unsigned b, int shift, unsigned* out) {
   out[0] = __byte_perm(a, b, 0x3715), out[1] = __byte_perm(a, b, 0xb6e2);
-  out[2] = __funnelshift_l(a, b, static_cast<unsigned>(shift)), out[3] = __funnelshift_r(a, b, static_cast<unsigned>(shift));
-  out[4] = __brev(a), out[5] = __umulhi(a, b), out[6] = static_cast<unsigned>(__popc(a)), out[7] = static_cast<unsigned>(__clz(static_cast<int>(a)));
-  out[8] = static_cast<unsigned>(__ffs(static_cast<int>(a))), out[9] = static_cast<unsigned>(max(-1, 1u) == 0xffffffffu);
-  out[10] = __float_as_uint(max(__int_as_float(0x7fc00000), 2.f)), out[11] = __float_as_uint(min(3.f, __int_as_float(0x7fc00000)));
+  out[2] = __funnelshift_l(a, b, static_cast<unsigned>(shift)),
+  out[3] = __funnelshift_r(a, b, static_cast<unsigned>(shift));
+  out[4] = __brev(a), out[5] = __umulhi(a, b), out[6] = static_cast<unsigned>(__popc(a)),
+  out[7] = static_cast<unsigned>(__clz(static_cast<int>(a)));
+  out[8] = static_cast<unsigned>(__ffs(static_cast<int>(a))),
+  out[9] = static_cast<unsigned>(max(-1, 1u) == 0xffffffffu);
+  out[10] = __float_as_uint(max(__int_as_float(0x7fc00000), 2.f)),
+  out[11] = __float_as_uint(min(3.f, __int_as_float(0x7fc00000)));
 }
