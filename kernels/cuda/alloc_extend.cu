@@ -64,7 +64,8 @@ DSV4_DEVICE void scan(Need mine, Need (&sums)[kThreads + 1]) {
   __syncthreads();
 }
 
-// The slot of position `position` of request b, whose new pages begin at free_pages[page]; -1 where the CPU would refuse.
+// The slot of position `position` of request b, whose new pages begin at free_pages[page]; -1 where the CPU would
+// refuse.
 DSV4_DEVICE int64_t slot_of(const Batch& v, int64_t b, const Request& r, int64_t position, int64_t page) {
   const int64_t P = static_cast<int64_t>(v.page.value), index = v.page.quotient(position);
   if (index < r.first_page) {
@@ -117,7 +118,8 @@ int32_t launch_op(const AllocExtendParams& p, const Launch& l) {
   const Batch v{ints_of(p.prefix_lens), ints_of(p.seq_lens), ints_of(p.free_pages), p.last_slots.at<const int64_t>(),
                 p.slots.at<int64_t>(), p.B, p.free_count, p.extend_num_tokens, ceil_div<int64_t>(p.B, kThreads),
                 p.num_new_pages.at<int32_t>(), p.status.at<int32_t>(), Divisor(p.page_size)};
-  const int64_t blocks = std::min(std::max<int64_t>(1, ceil_div<int64_t>(p.extend_num_tokens, kTokensPerBlock)), kMaxBlocks);
+  const int64_t wanted = ceil_div<int64_t>(p.extend_num_tokens, kTokensPerBlock);
+  const int64_t blocks = std::min(std::max<int64_t>(1, wanted), kMaxBlocks);
   return status_of(l, launch(alloc_kernel, static_cast<unsigned>(blocks), kThreads, 0, stream_of(l), v));
 }
 

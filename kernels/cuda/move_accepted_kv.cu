@@ -59,7 +59,9 @@ __global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
 template <class Piece>
 cudaError_t move(const Moves& v, cudaStream_t stream) {
   const int64_t pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece)), most = kMaxThreads;
-  const auto threads = [&](int64_t n) { return static_cast<unsigned>(std::min(ceil_div<int64_t>(n, kWarp) * kWarp, most)); };
+  const auto threads = [&](int64_t n) {
+    return static_cast<unsigned>(std::min(ceil_div<int64_t>(n, kWarp) * kWarp, most));
+  };
   if (!v.scratch)
     return launch(&move_kernel<Piece>, static_cast<unsigned>(pieces), threads(v.M), v.M * sizeof(Piece), stream, v);
   const unsigned blocks = static_cast<unsigned>(v.M);

@@ -15,7 +15,7 @@ constexpr int kRadixThreads = 512;
 struct Beam {
   Rows<const float> prob, score;
   Rows<const int64_t> token;
-  Rows<float> scores_out, cand_scores;  // rows of a request; cand_scores: see `cand_a` too
+  Rows<float> scores_out, cand_scores;
   Rows<int64_t> parents, cand_tokens;
   int64_t *input_ids, *hidden_rows;
   int64_t cand_a;  // stride of cand_scores' middle dimension
