@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, bits, check_close, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, bits, check_close, rng, strided
 
 from dsv4spec import ops, use_backend
 from dsv4spec.models.rope import rope_table
@@ -72,15 +72,27 @@ def test_padding_rows_are_not_read(backend):
         assert (out[[1, 4]] == pad).all()
 
 
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_in_place_repeatable_and_alone(dtype):
+def test_in_place_repeatable_and_alone(backend, dtype):
     q, table, positions = make_inputs(5, 64, 512, 64, dtype)
-    want = ops.q_norm_rope(q, table, positions, eps=EPS)
-    assert bits(ops.q_norm_rope(q, table, positions, eps=EPS)).equal(bits(want))
-    for t in range(5):
-        assert bits(ops.q_norm_rope(q[t:t + 1, 3:5], table, positions[t:t + 1], eps=EPS)).equal(bits(want[t:t + 1, 3:5]))
-    assert ops.q_norm_rope(q, table, positions, eps=EPS, out=q) is q
+    with use_backend(backend):
+        want = ops.q_norm_rope(q, table, positions, eps=EPS)
+        assert bits(ops.q_norm_rope(q, table, positions, eps=EPS)).equal(bits(want))
+        for t in range(5):
+            alone = ops.q_norm_rope(q[t:t + 1, 3:5], table, positions[t:t + 1], eps=EPS)
+            assert bits(alone).equal(bits(want[t:t + 1, 3:5]))
+        assert ops.q_norm_rope(q, table, positions, eps=EPS, out=q) is q
     assert bits(q).equal(bits(want))
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_positions_outside_the_table_are_padding(backend):
+    q, table, _ = make_inputs(5, 2, 64, 64, torch.float32)
+    with use_backend(backend):
+        got = ops.q_norm_rope(q, table, torch.tensor([99, 100, -2, 2 ** 62, -2 ** 63]), eps=EPS)
+        assert torch.equal(got[:1], ops.q_norm_rope(q[:1], table, torch.tensor([99]), eps=EPS))
+    assert (got[1:] == 0).all()
 
 
 def test_a16_position_past_the_table():

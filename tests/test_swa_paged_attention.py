@@ -145,34 +145,14 @@ def test_a23_strides_offsets_and_head_sizes(backend, dtype, D):
     assert same_rows(backend, got, want) and same_rows(backend, single, want[:1])
 
 
-@DTYPES
-def test_row_is_bit_equal_in_every_batch(dtype):
-    """One row alone, in batches of 2, 7 and 64, with other threads, and as row 0 of a verify of 4 (deterministic)."""
-    from dsv4spec import _C
-
-    lens = [130 + 37 * (b % 50) for b in range(64)]
-    batch = Batch(lens, [4] * 64, H=20, D=64, window=128, page=16, dtype=dtype)
-    (q, pages, table, starts, lens), options = batch.args()
-    verify = ops.swa_paged_attention(q, pages, table, starts, lens, **options)
-    first, plain_lens = q[::4].contiguous(), lens - 3
-    threads = _C.get_num_threads()
-    for count in (1, 2, 7, 64):
-        for n in {1, threads}:
-            _C.set_num_threads(n)
-            try:
-                got = ops.swa_paged_attention(first[:count], pages, table[:count], torch.arange(count + 1),
-                                              plain_lens[:count], **options)
-            finally:
-                _C.set_num_threads(threads)
-            assert bits(got).equal(bits(verify[:4 * count:4]))
-    assert bits(ops.swa_paged_attention(q, pages, table, starts, lens, **options)).equal(bits(verify))
-
-
-def test_flash_sizes():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_flash_sizes(backend):
     batch = Batch([1000, 131, 64], [4, 4, 4], H=2, D=512, window=128, page=64, dtype=torch.float32)
     tensors, options = batch.args()
     plain = ref.swa_paged_attention(*tensors, **options)
-    check_close(ops.swa_paged_attention(*tensors, **options), batch.brute_force(), plain, op="swa_paged_attention")
+    with use_backend(backend):
+        got = ops.swa_paged_attention(*tensors, **options)
+    check_close(got, batch.brute_force(), plain, op="swa_paged_attention")
 
 
 def refusal_batch():
@@ -207,12 +187,14 @@ def test_cpu_refuses_integers_that_lead_nowhere(name, value, message):
     assert (out == 7).all()
 
 
-def test_pages_below_the_window_are_never_looked_at():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pages_below_the_window_are_never_looked_at(backend):
     tensors, options = refusal_batch()
-    want = ops.swa_paged_attention(*tensors.values(), **options)
-    assert tensors["block_table"][1, :5].tolist() == [-1] * 5
-    tensors["block_table"][1, :5] = torch.tensor([-1, 10 ** 6, -7, 2 ** 31 - 1, 21])
-    assert torch.equal(ops.swa_paged_attention(*tensors.values(), **options), want)
+    with use_backend(backend):
+        want = ops.swa_paged_attention(*tensors.values(), **options)
+        assert tensors["block_table"][1, :5].tolist() == [-1] * 5
+        tensors["block_table"][1, :5] = torch.tensor([-1, 10 ** 6, -7, 2 ** 31 - 1, 21])
+        assert torch.equal(ops.swa_paged_attention(*tensors.values(), **options), want)
 
 
 @pytest.mark.parametrize("change,message", [

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from util import BACKENDS, Guarded, bits, check_close, rng, strided
+from util import BACKENDS, UNCHECKED, Guarded, bits, check_close, rng, strided
 
 from dsv4spec import ops, use_backend
 from dsv4spec.models.rope import rope_table
@@ -106,12 +106,27 @@ def test_a16_positions_and_slots_past_the_end():
         assert torch.equal(pages, before)
 
 
-def test_row_is_bit_equal_alone():
+@pytest.mark.parametrize("backend", UNCHECKED)
+def test_rows_that_lead_nowhere_are_skipped(backend):
+    kv, weight, table, _, _, pages = make_inputs(7, 64, 16, 4, torch.float32)
+    slots = torch.tensor([12, -2, 2 ** 62, 3, -2 ** 63, 5, 7])
+    positions = torch.tensor([0, 1, 2, 100, 4, -1, 99])
+    alone, pool = pages.clone(), Guarded(pages.shape, pages.dtype, values=pages)
+    with use_backend(backend):
+        ops.swa_store_kv(kv, weight, table, positions, slots, pool.tensor, eps=EPS)
+        ops.swa_store_kv(kv[6:], weight, table, positions[6:], slots[6:], alone, eps=EPS)
+    pool.check("kv_pages")
+    assert torch.equal(pool.tensor, alone) and (alone != pages).any(dim=-1).flatten().nonzero().flatten().tolist() == [7]
+
+
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])
+def test_row_is_bit_equal_alone(backend):
     args = make_inputs(9, 512, 64, 64, torch.bfloat16)
     together, alone = args[5].clone(), args[5].clone()
-    ops.swa_store_kv(*args[:5], together, eps=EPS)
-    for t in range(9):
-        ops.swa_store_kv(args[0][t:t + 1], args[1], args[2], args[3][t:t + 1], args[4][t:t + 1], alone, eps=EPS)
+    with use_backend(backend):
+        ops.swa_store_kv(*args[:5], together, eps=EPS)
+        for t in range(9):
+            ops.swa_store_kv(args[0][t:t + 1], args[1], args[2], args[3][t:t + 1], args[4][t:t + 1], alone, eps=EPS)
     assert bits(together).equal(bits(alone))
 
 
