@@ -18,4 +18,18 @@ inline void expect_sinkhorn(const Checker& c, int64_t iters) {
   c.expect(iters >= 1 && iters <= 1000, "sinkhorn_iters", "1 to 1000", iters);
 }
 
+// The coefficients of the sub-layer that starts, of mhc_pre and mhc_post_pre alike: weights, norm and scalars.
+template <class Args, class Params>
+void fill_site(Checker& c, const Args& a, Params& p, Dim& hc, Dim& d) {
+  Dim columns("(2+hc)*hc", (2 + hc) * hc), wide("hc*d", hc * d);
+  p.fn = c.in("fn", a.fn, {kF32}, {columns, wide});
+  p.base = c.in("base", a.base, {kF32}, {columns});
+  p.scale = c.in("scale", a.scale, {kF32}, {3});
+  p.norm_weight = c.optional_in("norm_weight", a.norm_weight, {kF32, kBF16}, {d});
+  expect_eps(c, "rms_eps", a.rms_eps);
+  expect_eps(c, "hc_eps", a.hc_eps);
+  expect_sinkhorn(c, a.sinkhorn_iters);
+  p.rms_eps = a.rms_eps, p.hc_eps = a.hc_eps, p.sinkhorn_iters = a.sinkhorn_iters;
+}
+
 }  // namespace dsv4

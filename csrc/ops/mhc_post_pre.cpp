@@ -18,21 +18,13 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.y = c.in("y", a.y, {p.residual.dtype}, {T, d});
   p.post = c.in("post", a.post, {kF32}, {T, hc});
   p.comb = c.in("comb", a.comb, {kF32}, {T, hc, hc});
-  Dim columns("(2+hc)*hc", (2 + hc) * hc), wide("hc*d", hc * d);
-  p.fn = c.in("fn", a.fn, {kF32}, {columns, wide});
-  p.base = c.in("base", a.base, {kF32}, {columns});
-  p.scale = c.in("scale", a.scale, {kF32}, {3});
-  p.norm_weight = c.optional_in("norm_weight", a.norm_weight, {kF32, kBF16}, {d});
+  fill_site(c, a, p, hc, d);
   p.residual_out = c.out("residual_out", a.residual_out, {p.residual.dtype}, {T, hc, d}, &p.residual);
   p.y_out = c.out("y_out", a.y_out, {p.residual.dtype}, {T, d});
   p.post_out = c.out("post_out", a.post_out, {kF32}, {T, hc});
   p.comb_out = c.out("comb_out", a.comb_out, {kF32}, {T, hc, hc});
-  expect_eps(c, "rms_eps", a.rms_eps);
-  expect_eps(c, "hc_eps", a.hc_eps);
-  expect_sinkhorn(c, a.sinkhorn_iters);
   c.finish();
   p.T = T, p.hc = hc, p.d = d;
-  p.rms_eps = a.rms_eps, p.hc_eps = a.hc_eps, p.sinkhorn_iters = a.sinkhorn_iters;
   return T > 0;
 }
 

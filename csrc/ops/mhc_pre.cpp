@@ -14,20 +14,12 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), hc("hc"), d("d");
   p.residual = c.in("residual", a.residual, {kF32, kBF16}, {T, hc, d});
   expect_streams(c, "residual", hc, d);
-  Dim columns("(2+hc)*hc", (2 + hc) * hc), wide("hc*d", hc * d);
-  p.fn = c.in("fn", a.fn, {kF32}, {columns, wide});
-  p.base = c.in("base", a.base, {kF32}, {columns});
-  p.scale = c.in("scale", a.scale, {kF32}, {3});
-  p.norm_weight = c.optional_in("norm_weight", a.norm_weight, {kF32, kBF16}, {d});
+  fill_site(c, a, p, hc, d);
   p.y = c.out("y", a.y, {p.residual.dtype}, {T, d});
   p.post = c.out("post", a.post, {kF32}, {T, hc});
   p.comb = c.out("comb", a.comb, {kF32}, {T, hc, hc});
-  expect_eps(c, "rms_eps", a.rms_eps);
-  expect_eps(c, "hc_eps", a.hc_eps);
-  expect_sinkhorn(c, a.sinkhorn_iters);
   c.finish();
   p.T = T, p.hc = hc, p.d = d;
-  p.rms_eps = a.rms_eps, p.hc_eps = a.hc_eps, p.sinkhorn_iters = a.sinkhorn_iters;
   return T > 0;
 }
 

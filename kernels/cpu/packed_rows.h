@@ -30,8 +30,9 @@ inline PackedRequest request_of_row(const Params& p, int64_t row) {
   return low < p.B ? packed_request(p, low) : PackedRequest{low, row, 1, 0};
 }
 
-template <class Params>
-inline int32_t check_packed(const Params& p, const Launch& launch) {
+// query_start_loc rises from 0 to at most T, and `each(request)` has nothing to refuse.
+template <class Params, class Each>
+inline int32_t check_requests(const Params& p, const Launch& launch, Each&& each) {
   int64_t before = int_at(p.query_start_loc, 0);
   if (before != 0)
     return refuse(launch, "query_start_loc: expected 0 as its first value, got %lld", (long long)before);
@@ -40,13 +41,19 @@ inline int32_t check_packed(const Params& p, const Launch& launch) {
     if (after < before || after > p.T)
       return refuse(launch, "query_start_loc: expected values rising to at most T=%lld, got %lld after %lld",
                     (long long)p.T, (long long)after, (long long)before);
+    if (const int32_t status = each(packed_request(p, b))) return status;
     before = after;
-    const PackedRequest r = packed_request(p, b);
-    if (r.length < 0 || (r.length > 0 && r.length < r.rows))
-      return refuse(launch, "seq_lens: expected 0 or at least the %lld rows of request %lld, got %lld",
-                    (long long)r.rows, (long long)b, (long long)r.length);
   }
   return DSV4_OK;
+}
+
+template <class Params>
+inline int32_t check_packed(const Params& p, const Launch& launch) {
+  return check_requests(p, launch, [&](const PackedRequest& r) -> int32_t {
+    if (r.length >= 0 && (r.length == 0 || r.length >= r.rows)) return DSV4_OK;
+    return refuse(launch, "seq_lens: expected 0 or at least the %lld rows of request %lld, got %lld",
+                  (long long)r.rows, (long long)r.b, (long long)r.length);
+  });
 }
 
 // Pages in columns [begin, end) of a request's table row: -1 or below `pages`.

@@ -16,7 +16,7 @@ using Row = RowState<T, SwaPagedAttentionParams>;
 template <class T>
 struct Keys {
   const SwaPagedAttentionParams& p;
-  const Request& r;
+  const PackedRequest& r;
   Row<T>& state;
   int64_t block = -1;
 
@@ -34,7 +34,7 @@ struct Keys {
     while (begin < end) {
       const int64_t column = begin / p.page, offset = begin % p.page;
       const int64_t stop = begin + p.page - offset < end ? begin + p.page - offset : end;
-      const T* page = p.kv_pages.at<T>(integer(p.block_table, r.b, column));
+      const T* page = p.kv_pages.at<T>(int_at(p.block_table, r.b, column));
       for (int64_t x = begin; x < stop; ++x) add(x, page + (x - column * p.page) * p.kv_pages.stride[1]);
       begin = stop;
     }
@@ -42,7 +42,7 @@ struct Keys {
 };
 
 template <class T>
-void attend(const SwaPagedAttentionParams& p, const Request& r, int64_t row, int64_t h0, int heads, Row<T>& state,
+void attend(const SwaPagedAttentionParams& p, const PackedRequest& r, int64_t row, int64_t h0, int heads, Row<T>& state,
             Turn& turn) {
   const int64_t j = row - r.start, s = r.committed(), position = position_of(p, r, j);
   state.begin(p, row, h0, heads);
@@ -69,24 +69,12 @@ void run(const SwaPagedAttentionParams& p) {
   parallel(p.T * groups, grain_for(work), [&](int64_t begin, int64_t end) {
     Row<T> state;
     Turn turn;
-    int64_t b = -1;
-    Request r{-1, 0, 0, 0};
+    PackedRequest r{0, 0, 0, 0};
     for (int64_t item = begin; item < end; ++item) {
       const int64_t row = item / groups, h0 = item % groups * kHeads;
       const int heads = static_cast<int>(p.H - h0 < kHeads ? p.H - h0 : kHeads);
-      if (b < 0) {  // the last request that starts at or before the row
-        int64_t low = 0, high = p.B;
-        while (low < high) {
-          const int64_t middle = (low + high) / 2;
-          if (integer(p.query_start_loc, middle + 1) <= row) low = middle + 1;
-          else high = middle;
-        }
-        b = low;
-        if (b < p.B) r = request_of(p, b);
-      }
-      while (b < p.B && row >= r.start + r.rows)
-        if (++b < p.B) r = request_of(p, b);
-      if (b < p.B && r.len > 0) {
+      if (row >= r.start + r.rows) r = request_of_row(p, row);
+      if (r.length > 0) {
         attend(p, r, row, h0, heads, state, turn);
       } else if (p.zero_padding) {
         for (int h = 0; h < heads; ++h) std::memset(p.out.at<T>(row, h0 + h), 0, p.D * sizeof(T));
@@ -96,7 +84,7 @@ void run(const SwaPagedAttentionParams& p) {
 }
 
 int32_t launch(const SwaPagedAttentionParams& p, const Launch& launch) {
-  if (const int32_t status = check_requests(p, launch)) return status;
+  if (const int32_t status = check_swa_requests(p, launch)) return status;
   p.q.dtype == kF32 ? run<float>(p) : run<bf16>(p);
   return DSV4_OK;
 }
