@@ -121,7 +121,7 @@ def test_a_copy_out_of_bounds_names_the_copy(emu):
     assert emu.lib.selftest_copy(pointer(x), pointer(y), 0) == 0 and (y == np.arange(32)).all()
     assert emu.lib.selftest_copy(pointer(x), pointer(y), 4) == LAUNCH_FAILURE
     assert re.search(r"thread \(31,0,0\): read out of bounds .* offset 512 of an allocation of 512 bytes, in "
-                     r"cp.async \(ptx.cuh:\d+\)", emu.report()), emu.report()
+                     r"cp.async \(ptx.cuh:\d+, from semantics.cu:\d+\)", emu.report()), emu.report()
     assert emu.lib.selftest_copy(pointer(x), pointer(y), 1) == LAUNCH_FAILURE
     assert "expected multiples of 16" in emu.report()
 
@@ -130,7 +130,7 @@ def test_deadlocks_are_reported(emu):
     out = emu.array(1, np.int32)
     assert emu.lib.selftest_no_way_out(pointer(out)) == LAUNCH_FAILURE
     assert re.search(r"deadlock in block 0 of .*no_way_out: 0 threads have returned; 16 \(the first: thread 0\) wait "
-                     r"for __syncthreads at semantics.cu:\d+.*; 16 \(the first: thread 16\) wait for __syncwarp",
+                     r"for __syncthreads \(semantics.cu:\d+\); 16 \(the first: thread 16\) wait for __syncwarp",
                      emu.report())
 
 

@@ -8,13 +8,17 @@
 
 namespace cuda_emu {
 
-#if defined(__clang__)
+// Instrumentation must not take an atomic for a plain access; inlined, it would be part of the kernel.
+#if defined(__has_feature)
+#if __has_feature(thread_sanitizer)
 #define CUDA_EMU_UNCHECKED __attribute__((noinline, disable_sanitizer_instrumentation))
-#else
-#define CUDA_EMU_UNCHECKED __attribute__((noinline, no_sanitize("thread")))
+#endif
+#endif
+#if !defined(CUDA_EMU_UNCHECKED)
+#define CUDA_EMU_UNCHECKED inline
 #endif
 
-// *address = change(*address), and the value from before. Instrumentation must not take it for a plain access.
+// *address = change(*address), and the value from before.
 template <class T, class Change>
 CUDA_EMU_UNCHECKED T atomic_update(T* address, Change change) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4 || sizeof(T) == 8, "CUDA has atomics of 2, 4 and 8 bytes");

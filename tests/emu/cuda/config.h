@@ -35,7 +35,9 @@ void add_report(const std::string& text);
 void clear_reports();
 std::string describe(const Thread& thread);     // kernel, block and thread
 std::string kernel_name(const void* function);
-std::string source_of(const void* pc);          // " (file:line, from file:line)", or "" if it is not known
+std::string source_of(const void* pc);          // " (file:line, from file:line)" of a kernel, or "" if not known
+std::string source_of_caller();                 // the same for the innermost frame that is a kernel's
+std::string with_source(const std::string& text, const std::string& source);  // unless the text names it already
 extern std::atomic<bool> failed;                // the run that is under way
 
 }  // namespace cuda_emu

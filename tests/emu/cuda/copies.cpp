@@ -18,7 +18,7 @@ void perform(const Copies::Copy& c) {
 
 }  // namespace
 
-void copy_async(void* shared, const void* global, int bytes, int source_bytes, Site site) {
+__attribute__((noinline)) void copy_async(void* shared, const void* global, int bytes, int source_bytes, Site site) {
   Thread& thread = *local.thread;
   const auto misaligned = [&](const void* p) {
     return reinterpret_cast<uintptr_t>(p) % static_cast<unsigned>(bytes);
@@ -27,6 +27,7 @@ void copy_async(void* shared, const void* global, int bytes, int source_bytes, S
     fail("cp.async (%s:%d): to %p from %p, expected multiples of %d", site.name(), site.line, shared, global, bytes);
   thread.waits_for = "cp.async";  // named by the report of a fault
   thread.waits_at = site;
+  thread.waits_pc = __builtin_return_address(0);
   const Copies::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, source_bytes};
   if (source_bytes) {
     note_access(global, static_cast<size_t>(source_bytes), Access::kRead);

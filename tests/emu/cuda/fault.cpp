@@ -43,8 +43,7 @@ std::string classify(const Worker& worker, const char* address, uintptr_t detail
   const Thread& thread = *local.thread;
   std::string text = describe(thread) + ": " + classify(worker, address, detail);
   if (thread.waits_for)
-    text += std::string(", in ") + thread.waits_for + " (" + thread.waits_at.name() + ":" +
-            std::to_string(thread.waits_at.line) + ")";
+    text += std::string(", in ") + thread.waits_for + source_of(static_cast<const char*>(thread.waits_pc) - 1);
   add_report(text + source_of(worker.fault_pc));
   worker.abandon_block();
 }

@@ -1,19 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reports, and the names that they give: kernels from the module's own symbol table, lines from addr2line.
-#include <cxxabi.h>
-#include <dlfcn.h>
-#include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <cstdarg>
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <memory>
 
 #include "config.h"
 #include "worker.h"
@@ -32,49 +19,6 @@ struct Reports {
 Reports& reports() {
   static Reports r;
   return r;
-}
-
-// Function symbols of the file at `path`: address within the module -> mangled name.
-std::map<uintptr_t, std::string> read_symbols(const char* path) {
-  std::map<uintptr_t, std::string> symbols;
-  const int fd = open(path, O_RDONLY | O_CLOEXEC);
-  struct stat info;
-  if (fd < 0 || fstat(fd, &info)) return symbols;
-  const size_t size = static_cast<size_t>(info.st_size);
-  void* map = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (map == MAP_FAILED) return symbols;
-  const char* file = static_cast<const char*>(map);
-  const auto* head = reinterpret_cast<const Elf64_Ehdr*>(file);
-  const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file + head->e_shoff);
-  for (int i = 0; i < head->e_shnum; ++i) {
-    if (sections[i].sh_type != SHT_SYMTAB) continue;
-    const auto* table = reinterpret_cast<const Elf64_Sym*>(file + sections[i].sh_offset);
-    const char* names = file + sections[sections[i].sh_link].sh_offset;
-    for (size_t k = 0; k < sections[i].sh_size / sizeof(Elf64_Sym); ++k)
-      if (ELF64_ST_TYPE(table[k].st_info) == STT_FUNC) symbols[table[k].st_value] = names + table[k].st_name;
-  }
-  munmap(map, size);
-  return symbols;
-}
-
-// "void a::(anonymous namespace)::kernel<int>(float*)" -> "kernel<int>"
-std::string short_name(const std::string& mangled) {
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
-  std::string name = status == 0 ? plain.get() : mangled;
-  for (const std::string& noise : {std::string("(anonymous namespace)::"), std::string("dsv4::cuda::"),
-                                   std::string("dsv4::")})
-    for (size_t at; (at = name.find(noise)) != std::string::npos;) name.erase(at, noise.size());
-  if (name.compare(0, 5, "void ") == 0) name.erase(0, 5);
-  int depth = 0;  // of template brackets: the parameter list is the first parenthesis outside them
-  for (size_t i = 0; i < name.size(); ++i) {
-    depth += name[i] == '<';
-    depth -= name[i] == '>';
-    if (name[i] == '(' && depth == 0) return name.substr(0, i);
-  }
-  return name;
 }
 
 }  // namespace
@@ -105,22 +49,8 @@ const char* report() {
   return r.shown.c_str();
 }
 
-std::string kernel_name(const void* function) {
-  static std::mutex mutex;
-  static std::map<const void*, std::string> known;
-  static std::map<uintptr_t, std::string> symbols;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto it = known.find(function);
-  if (it != known.end()) return it->second;
-  Dl_info info{};
-  if (!dladdr(function, &info)) return known[function] = "unknown kernel";
-  if (symbols.empty()) symbols = read_symbols(info.dli_fname);
-  uintptr_t address = reinterpret_cast<uintptr_t>(function);
-  auto found = symbols.find(address - reinterpret_cast<uintptr_t>(info.dli_fbase));
-  if (found == symbols.end()) found = symbols.find(address);  // an executable that is not relocated
-  char number[32];
-  std::snprintf(number, sizeof number, "kernel at %p", function);
-  return known[function] = found != symbols.end() ? short_name(found->second) : number;
+std::string with_source(const std::string& text, const std::string& source) {
+  return !source.empty() && text.find(source.substr(1)) != std::string::npos ? text : text + source;
 }
 
 std::string describe(const Thread& thread) {
@@ -131,42 +61,13 @@ std::string describe(const Thread& thread) {
   return kernel_name(b.kernel) + text;
 }
 
-std::string source_of(const void* pc) {
-  static std::mutex mutex;
-  static std::map<const void*, std::string> known;
-  const std::lock_guard<std::mutex> lock(mutex);
-  const auto it = known.find(pc);
-  if (it != known.end()) return it->second;
-  std::string& text = known[pc];
-  Dl_info info{};
-  if (!pc || !dladdr(pc, &info) || !info.dli_fname) return text;
-  char command[1024];
-  std::snprintf(command, sizeof command, "exec addr2line -i -s -e '%s' %#tx 2>/dev/null", info.dli_fname,
-                static_cast<const char*>(pc) - static_cast<const char*>(info.dli_fbase));
-  FILE* pipe = popen(command, "r");
-  if (!pipe) return text;
-  char line[512];
-  std::string before;
-  for (int frames = 0; std::fgets(line, sizeof line, pipe);) {
-    line[std::strcspn(line, " \n")] = 0;
-    if (line[0] == '?' || std::strncmp(line, "launch.h:", 9) == 0 || std::strncmp(line, "worker.cpp:", 11) == 0)
-      break;
-    if (frames == 4 || std::strncmp(line, "warp.h:", 7) == 0 || line == before) continue;
-    before = line;
-    text += (frames++ ? ", from " : " (") + before;
-  }
-  pclose(pipe);
-  if (!text.empty()) text += ")";
-  return text;
-}
-
 void fail(const char* format, ...) {
   char text[1024];
   va_list values;
   va_start(values, format);
   std::vsnprintf(text, sizeof text, format, values);
   va_end(values);
-  add_report(describe(*local.thread) + ": " + text);
+  add_report(with_source(describe(*local.thread) + ": " + text, source_of_caller()));
   local.worker->abandon_block();
 }
 

@@ -262,8 +262,9 @@ void Worker::report_deadlock() {
   for (uint32_t i = 0; i < block.threads; ++i) {
     const Thread& t = threads[i];
     if (!t.stack || !t.waits_for) continue;
-    const std::string where = std::string(t.waits_for) + " at " + t.waits_at.name() + ":" +
-                              std::to_string(t.waits_at.line) + source_of(static_cast<const char*>(t.waits_pc) - 1);
+    const std::string site = std::string(t.waits_for) + " (" + t.waits_at.name() + ":" +
+                             std::to_string(t.waits_at.line) + ")";
+    const std::string where = with_source(site, source_of(static_cast<const char*>(t.waits_pc) - 1));
     ++groups.emplace(where, std::make_pair(0u, i)).first->second.first;
   }
   std::string text = "deadlock in block " + std::to_string(block.linear) + " of " + kernel_name(block.kernel) + ": " +
