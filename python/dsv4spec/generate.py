@@ -202,7 +202,8 @@ def report(engine, outputs, metrics: dict) -> dict:
         "metrics": metrics,
         "speculative": {"algorithm": spec.algorithm, "num_steps": spec.num_steps, "eagle_topk": spec.eagle_topk,
                         "num_draft_tokens": spec.num_draft_tokens, "draft_p_min": spec.draft_p_min} if spec else None,
-        "backend": engine.backend, "missing": engine.missing, "device": str(engine.device), "dtype": str(engine.dtype).removeprefix("torch."),
+        "backend": engine.backend, "missing": engine.missing, "device": str(engine.device),
+        "dtype": str(engine.dtype).removeprefix("torch."),
     }
 
 

@@ -245,8 +245,8 @@ def graphs_for(worker, options: GraphOptions) -> RoundGraphs:
     """Graphs on a CUDA device; elsewhere, or where they are disabled, a RoundGraphs that says why there are none."""
     if options.disable_cuda_graph:
         return RoundGraphs(worker, options, None, "disabled")
-    if worker.options.draft_p_min:
-        return RoundGraphs(worker, options, None, "draft_p_min reads a probability on the host after each draft")
     if worker.device.type != "cuda":
         return RoundGraphs(worker, options, None, f"device {worker.device.type}")
+    if worker.options.draft_p_min:
+        return RoundGraphs(worker, options, None, "draft_p_min reads a probability on the host after each draft")
     return RoundGraphs(worker, options, CudaCapture(worker.device))
