@@ -61,12 +61,12 @@ def test_matches_reference(backend, dtype, kind, T, hc, d):
     out.check()
 
 
-# Weights that lie on 16 bytes under bf16 rows go to tensor cores where there are any. (T, hc, d, odd strides of rows):
-# 8 and 9 stream rows; chunks of 128 rows and launches of two; tiles of 128 channels; parts of 1024 k, cut or whole.
+# Weights that lie on 16 bytes under bf16 rows go to tensor cores where there are any. (T, hc, d, odd strides
+# of rows): 8 and 9 stream rows; chunks of 128 rows, launches of two; tiles of 128 channels; parts of 1024 k.
 TILE_CASES = [(T, hc, d, odd) for T, hc in ((1, 4), (2, 4), (3, 4), (8, 1), (5, 2)) for d, odd in
               ((16, True), (64, False), (128, True), (272, False))]
-TILE_CASES += [(1, 4, 1040, False), (3, 2, 2064, True), (33, 4, 64, True), (65, 4, 64, False), (300, 1, 32, True),
-               (31, 2, 144, False), (100, 2, 32, True)]
+TILE_CASES += [(1, 4, 1040, False), (3, 2, 2064, True), (33, 4, 64, True), (65, 4, 64, False),
+               (300, 1, 32, True), (31, 2, 144, False), (100, 2, 32, True)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -84,10 +84,11 @@ def test_weights_on_16_bytes(backend, T, hc, d, odd, kind):
     out.check()
 
 
-@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])  # torch's products are tiled by the batch
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])  # torch tiles by the batch
 @pytest.mark.parametrize("kind", KINDS)
 def test_a24_bits_of_a_row_in_any_batch(backend, kind):
-    (embeds, hidden, *rest), keywords = make_inputs(70, 4, 1040 if kind == "fp8_e8m0" else 144, torch.bfloat16, kind)
+    d = 1040 if kind == "fp8_e8m0" else 144
+    (embeds, hidden, *rest), keywords = make_inputs(70, 4, d, torch.bfloat16, kind)
     with use_backend(backend):
         whole = ops.nextn_fuse_hidden(embeds, hidden, *rest, **keywords)
         assert torch.equal(ops.nextn_fuse_hidden(embeds, hidden, *rest, **keywords), whole)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nextn_fuse_hidden in fp32, any weights and any strides: the exact path, not tuned. A block owns 64 channels x 32 stream
-// rows and walks through k of e_proj, then of h_proj, 32 at a time; a token's e product is made once a stream. Sums of
-// 32 products are added to the total in order, whatever the tile.
+// nextn_fuse_hidden in fp32, any weights and any strides: the exact path, not tuned. A block owns 64 channels
+// x 32 stream rows and walks through k of e_proj, then of h_proj, 32 at a time; a token's e product is made
+// once a stream. Sums of 32 products are added to the total in order, whatever the tile.
 #pragma once
 #include "fuse_view.cuh"
 
@@ -14,7 +14,8 @@ DSV4_DEVICE float fuse_weight(const FuseView& v, const FuseSide& s, int channel,
   const int64_t at = channel * s.weight_n + k;
   if (v.weight == kF32) return static_cast<const float*>(s.weight)[at];
   if (v.weight == kBF16) return to_float(static_cast<const bf16*>(s.weight)[at]);
-  if (v.weight == kI8) return static_cast<const int8_t*>(s.weight)[at] * static_cast<const float*>(s.scale)[channel];
+  if (v.weight == kI8)
+    return static_cast<const int8_t*>(s.weight)[at] * static_cast<const float*>(s.scale)[channel];
   const uint32_t exponent = static_cast<const uint8_t*>(s.scale)[channel / 128 * s.scale_n + k / 128];
   return e4m3(static_cast<const uint8_t*>(s.weight)[at]) * e8m0(exponent);
 }
@@ -38,7 +39,8 @@ __global__ void __launch_bounds__(kExactThreads) fuse_exact_kernel(FuseView v) {
         float x = 0;
         if (row0 + r < row_count && k < v.d) {
           const int64_t row = side ? row0 + r : (row0 + r) >> v.hc_log2;
-          const float w = s.norm_f32 ? static_cast<const float*>(s.norm)[k] : to_float(static_cast<const bf16*>(s.norm)[k]);
+          const float w = s.norm_f32 ? static_cast<const float*>(s.norm)[k]
+                                     : to_float(static_cast<const bf16*>(s.norm)[k]);
           x = to_float(fuse_row<X>(v, side, row)[k]) * v.inverse_rms[side ? v.T + row : row] * w;
         }
         rows[j][r] = to_float(from_float<X>(x));

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // nextn_fuse_hidden on tensor cores: bf16 rows, bf16 | e4m3 | i8 weights that lie on 16 bytes.
 //
-// A block owns 128 channels of `tokens` tokens and one part of k: the same k of e_proj, then of h_proj. Weights flow
-// through kStages stages of cp.async; rows go from L2 through registers, where they are normed and rounded, to one of
-// two buffers while the stage before is multiplied. Weights are the M side of the products (a warp's 16 channels), rows
-// the N side, so one token of four streams fills half a tile instead of a quarter.
-// The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The parts of k are added in
-// their order by the last block of an output tile to come there. Parts depend on d alone, and every output is summed
-// alike in every tile shape: bits do not depend on the batch.
+// A block owns 128 channels of `tokens` tokens and one part of k: the same k of e_proj, then of h_proj.
+// Weights flow through kStages stages of cp.async; rows go from L2 through registers, where they are normed
+// and rounded, to one of two buffers while the stage before is multiplied. Weights are the M side of the
+// products (a warp's 16 channels), rows the N side, so one token of four streams fills half a tile instead of
+// a quarter. The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The
+// parts of k are added in their order by the last block of an output tile to come there. Parts depend on d
+// alone, and every output is summed alike in every tile shape: bits do not depend on the batch.
 #pragma once
 #include "fuse_tile.cuh"
 
@@ -35,8 +35,10 @@ DSV4_DEVICE uint4 load_raw(const bf16* p, bool vector) {
   if (vector) return *reinterpret_cast<const uint4*>(p);
   uint32_t pair[4];
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    pair[i] = __bfloat16_as_ushort(p[2 * i]) | static_cast<uint32_t>(__bfloat16_as_ushort(p[2 * i + 1])) << 16;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t low = __bfloat16_as_ushort(p[2 * i]), high = __bfloat16_as_ushort(p[2 * i + 1]);
+    pair[i] = low | high << 16;
+  }
   return make_uint4(pair[0], pair[1], pair[2], pair[3]);
 }
 
@@ -44,7 +46,8 @@ DSV4_DEVICE uint4 load_raw(const bf16* p, bool vector) {
 template <class S>
 struct RowsInFlight {
   uint4 raw[S::kVectors];
-  float norm[8], scale[2];  // the norm's weights; what the stage's sums of a lane's two channels are multiplied by
+  float norm[8];   // the norm's weights
+  float scale[2];  // of a lane's two channels: what the stage's sums are multiplied by
 
   DSV4_DEVICE static int row(int i) { return threadIdx.x / S::kRowVectors + i * S::kRowsAtOnce; }
 
@@ -53,15 +56,16 @@ struct RowsInFlight {
     const int at = k + threadIdx.x % S::kRowVectors * 8;
 #pragma unroll
     for (int i = 0; i < S::kVectors; ++i)
-      if (at < v.d && row(i) < rows) raw[i] = load_raw(fuse_row<bf16>(v, side, row0 + row(i)) + at, s.x_vector);
-      else raw[i] = make_uint4(0, 0, 0, 0);
+      raw[i] = at < v.d && row(i) < rows ? load_raw(fuse_row<bf16>(v, side, row0 + row(i)) + at, s.x_vector)
+                                         : make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int i = 0; i < 8; ++i) norm[i] = 0;
     if (at < v.d) load_norm(norm, s, at);
     if (S::kSize == 2) return;
     if (S::kType == kI8) {
       const float* scales = static_cast<const float*>(s.scale);
-      scale[0] = channel < v.d ? scales[channel] : 0.f, scale[1] = channel + 8 < v.d ? scales[channel + 8] : 0.f;
+      scale[0] = channel < v.d ? scales[channel] : 0.f;
+      scale[1] = channel + 8 < v.d ? scales[channel + 8] : 0.f;
     } else {
       const int64_t block = channel / 128 * s.scale_n + k / 128;
       scale[0] = scale[1] = e8m0(static_cast<const uint8_t*>(s.scale)[block]);
@@ -74,7 +78,8 @@ struct RowsInFlight {
     for (int i = 0; i < S::kVectors; ++i) {
       const int r = row(i);
       if (r >= fill) continue;
-      uint4* to = reinterpret_cast<uint4*>(buffer + r * S::kRowBytes) + turned(threadIdx.x % S::kRowVectors, r);
+      const int vector = turned(threadIdx.x % S::kRowVectors, r);
+      uint4* to = reinterpret_cast<uint4*>(buffer + r * S::kRowBytes) + vector;
       if (r >= rows) {
         *to = make_uint4(0, 0, 0, 0);
         continue;
@@ -89,8 +94,8 @@ struct RowsInFlight {
 };
 
 // Adds the parts of this block's outputs, [part][row][channel], and writes them.
-DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_count, int64_t part_size, int64_t row0,
-                            int rows, int channel0) {
+DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_count, int64_t part_size,
+                            int64_t row0, int rows, int channel0) {
   for (int i = threadIdx.x; i < rows * (kFuseChannels / 4); i += kFuseThreads) {
     const int row = i / (kFuseChannels / 4), channel = channel0 + i % (kFuseChannels / 4) * 4;
     if (channel >= v.d) continue;
@@ -112,7 +117,8 @@ DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_coun
   }
 }
 
-// Grid: (chunks of kRows / hc tokens from token0, tiles of channels, parts of k). A part has room for `row_room` rows.
+// Grid: (chunks of kRows / hc tokens from token0, tiles of channels, parts of k). A part has room for
+// `row_room` rows.
 template <Dtype kWeight, int NJ>
 __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     fuse_mma_kernel(FuseView v, int64_t token0, int part_depth, int row_room) {
@@ -129,7 +135,8 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
   const int channel0 = blockIdx.y * kFuseChannels, k0 = blockIdx.z * part_depth;
   const int channel = channel0 + warp * 16 + lane / 4;  // and channel + 8
   const bool busy = channel0 + warp * 16 < v.d;
-  const int steps = ((k0 + part_depth < v.d ? part_depth : v.d - k0) + S::kDepth - 1) / S::kDepth;  // of one side
+  const int depth = k0 + part_depth < v.d ? part_depth : v.d - k0;
+  const int steps = (depth + S::kDepth - 1) / S::kDepth;  // of one side
 
   auto side_of = [&](int step) { return step >= steps ? 1 : 0; };
   auto k_of = [&](int step) { return k0 + (step >= steps ? step - steps : step) * S::kDepth; };
@@ -193,8 +200,8 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
         if (v.hc_log2 == 1) spread_tokens<1>(total, tiles);
         if (v.hc_log2 == 2) spread_tokens<2>(total, tiles);
       }
-      mma_stage<kWeight>(acc, stages + step % S::kStages * kStageBytes + warp * 16 * kStageRowBytes, buffer_of(step),
-                         tiles);
+      const unsigned char* weights = stages + step % S::kStages * kStageBytes + warp * 16 * kStageRowBytes;
+      mma_stage<kWeight>(acc, weights, buffer_of(step), tiles);
       if (S::kSize == 1) {
 #pragma unroll
         for (int j = 0; j < NJ; ++j) {
@@ -204,7 +211,9 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
         }
       }
     }
-    if (more) next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side), fill_of(next_side));
+    if (more)
+      next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side),
+                 fill_of(next_side));
   }
 
   const int64_t column = static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y;

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The inner product of fuse_mma.cuh: 16 channels of one warp times 8 * NJ rows, one stage of k.
 //
-// A stage is 128 channels x 128 bytes of weights; the rows lie beside it as bf16. Both are read as 16-byte vectors: a
-// lane takes 16 bytes of *neighbouring* k from each of its weight rows and the same k of its activation row, and hands
-// them to mma as the k that its layout asks for. Products are summed over k anyhow, so any pairing that A and B share is
-// right, and weights of a byte need no shuffle after they are widened. Widening is exact: bf16 holds every E4M3 and i8.
+// A stage is 128 channels x 128 bytes of weights; the rows lie beside it as bf16. Both are read as 16-byte
+// vectors: a lane takes 16 bytes of *neighbouring* k from each of its weight rows and the same k of its
+// activation row, and hands them to mma as the k that its layout asks for. Products are summed over k anyhow,
+// so any pairing that A and B share is right, and weights of a byte need no shuffle after they are widened.
+// Widening is exact: bf16 holds every E4M3 and i8.
 #pragma once
 #include "fuse_view.cuh"
 
@@ -12,8 +13,8 @@ namespace dsv4::cuda {
 
 constexpr int kStageRowBytes = 128;
 
-// Neighbouring rows are turned by five vectors of 16 bytes, so that the eight lanes that shared memory serves together,
-// four vectors (or every other of eight) of two rows, use all banks.
+// Neighbouring rows are turned by five vectors of 16 bytes, so that the eight lanes that shared memory serves
+// together, four vectors (or every other of eight) of two rows, use all banks.
 DSV4_DEVICE int turned(int vector, int row) { return vector ^ (row & 1) * 5; }
 
 DSV4_DEVICE uint32_t bits_of(const bf16x2& pair) { return *reinterpret_cast<const uint32_t*>(&pair); }
@@ -22,19 +23,20 @@ DSV4_DEVICE bf16x2 pair_of(const uint32_t& bits) { return *reinterpret_cast<cons
 // Four weights of a byte as two pairs of bf16.
 template <Dtype kWeight>
 DSV4_DEVICE void widen4(uint32_t (&pair)[2], uint32_t bytes) {
-  const uint32_t spread[2] = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};  // in the high bytes
+  const uint32_t spread[2] = {__byte_perm(bytes, 0, 0x1404), __byte_perm(bytes, 0, 0x3424)};  // high bytes
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    if (kWeight == kI8) {  // (128 + low seven bits) - (128, or 256 for negative values): both exact, so is the difference
+    if (kWeight == kI8) {  // (128 + low seven bits) - (128, or 256 for negative values), exactly
       const uint32_t low = spread[i] >> 8;
-      pair[i] = bits_of(__hadd2(pair_of(0x43004300u | (low & 0x007f007fu)), pair_of(0xc300c300u | (low & 0x00800080u))));
-    } else {  // exponent and mantissa in the place of bf16's, whose bias is 120 more; subnormals come out right too
+      const uint32_t plus = 0x43004300u | (low & 0x007f007fu), minus = 0xc300c300u | (low & 0x00800080u);
+      pair[i] = bits_of(__hadd2(pair_of(plus), pair_of(minus)));
+    } else {  // read as a bf16, whose bias is 120 more; subnormals come out right too
       const uint32_t small = (spread[i] & 0x80008000u) | (spread[i] >> 4 & 0x07f007f0u);
       pair[i] = bits_of(__hmul2(pair_of(small), pair_of(0x7b807b80u)));
     }
   }
   if (kWeight == kF8E4M3) {
-    const uint32_t nan = ((bytes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;  // code 0x7f, which came out as 480
+    const uint32_t nan = ((bytes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;  // code 0x7f: came out as 480
     if (nan) {
       if (nan & 0x80u) pair[0] |= 0x7fc0u;
       if (nan & 0x8000u) pair[0] |= 0x7fc00000u;
@@ -44,10 +46,11 @@ DSV4_DEVICE void widen4(uint32_t (&pair)[2], uint32_t bytes) {
   }
 }
 
-// acc += the two k steps a[0], a[1] times the vectors of rows at `column`; `rows` is this lane's row of the first tile.
-// Tiles go by four, so that their loads overlap; `tiles` of them hold rows.
+// acc += the two k steps a[0], a[1] times the vectors of rows at `column`; `rows` is this lane's row of the
+// first tile. Tiles go by four, so that their loads overlap; `tiles` of them hold rows.
 template <int NJ, int kRowBytes>
-DSV4_DEVICE void mma_group(float (&acc)[NJ][4], const uint32_t (&a)[2][4], const unsigned char* rows, int tiles) {
+DSV4_DEVICE void mma_group(float (&acc)[NJ][4], const uint32_t (&a)[2][4], const unsigned char* rows,
+                           int tiles) {
   constexpr int kBatch = NJ < 4 ? NJ : 4;
 #pragma unroll
   for (int j0 = 0; j0 < NJ; j0 += kBatch) {
@@ -64,7 +67,8 @@ DSV4_DEVICE void mma_group(float (&acc)[NJ][4], const uint32_t (&a)[2][4], const
 
 // acc += one stage. `weights` is the warp's first channel in the stage, `rows` the block's first row.
 template <Dtype kWeight, int NJ>
-DSV4_DEVICE void mma_stage(float (&acc)[NJ][4], const unsigned char* weights, const unsigned char* rows, int tiles) {
+DSV4_DEVICE void mma_stage(float (&acc)[NJ][4], const unsigned char* weights, const unsigned char* rows,
+                           int tiles) {
   constexpr int kRowBytes = kWeight == kBF16 ? kStageRowBytes : 2 * kStageRowBytes;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
   weights += g * kStageRowBytes, rows += g * kRowBytes;
@@ -93,8 +97,8 @@ DSV4_DEVICE void mma_stage(float (&acc)[NJ][4], const unsigned char* weights, co
   }
 }
 
-// From sums of tokens to sums of their streams: sums[j] of rows 8j .. 8j+7 becomes that of the token of stream row
-// 8j .. 8j+7. Tiles are done from the last, whose source lies before them.
+// From sums of tokens to sums of their streams: sums[j] of rows 8j .. 8j+7 becomes that of the token of
+// stream row 8j .. 8j+7. Tiles are done from the last, whose source lies before them.
 template <int kLog2, int NJ>
 DSV4_DEVICE void spread_tokens(float (&sums)[NJ][4], int tiles) {
   const int lane = threadIdx.x % kWarp, t = lane % 4;

@@ -37,7 +37,8 @@ DSV4_DEVICE const X* fuse_row(const FuseView& v, int side, int64_t row) {
   return static_cast<const X*>(s.x) + (row >> log2) * s.x_t + (row & ((1 << log2) - 1)) * v.d;
 }
 
-// 1/rms of a row by one warp, in every lane. Every kernel calls this, so that bits do not depend on which one did.
+// 1/rms of a row by one warp, in every lane. Every kernel calls this, so that bits do not depend on which one
+// did.
 template <class X>
 DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, int side, int64_t row) {
   const X* x = fuse_row<X>(v, side, row);
@@ -65,13 +66,15 @@ DSV4_DEVICE float e8m0(uint32_t byte) {
 }
 
 DSV4_DEVICE float e4m3(uint32_t byte) {
-  // Its exponent and mantissa are read as those of a float, whose bias is 120 more: subnormals come out right too.
+  // Its exponent and mantissa are read as those of a float, whose bias is 120 more: subnormals come out right
+  // too.
   const float magnitude = __uint_as_float((byte & 0x7f) << 20) * 0x1p120f;
   const uint32_t sign = (byte & 0x80) << 24;
   return __uint_as_float((byte & 0x7f) == 0x7f ? 0x7fc00000u : __float_as_uint(magnitude) | sign);
 }
 
-// The inverse rms of every row, a warp each, for kernels whose blocks would otherwise all do so; zeroes the tickets.
+// The inverse rms of every row, a warp each, for kernels whose blocks would otherwise all do so; zeroes the
+// tickets.
 constexpr int kRmsThreads = 256;
 template <class X>
 __global__ void __launch_bounds__(kRmsThreads) fuse_rms_kernel(FuseView v, int tickets) {

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// nextn_fuse_hidden: out[t,i] = e_proj(enorm(embeds[t])) + h_proj(hnorm(hidden[t,i])). Contract: include/dsv4spec/mhc.h.
+// nextn_fuse_hidden: out[t,i] = e_proj(enorm(embeds[t])) + h_proj(hnorm(hidden[t,i])). Contract:
+// include/dsv4spec/mhc.h.
 //
-// Few tokens are bound by reading the two [d, d] weights once, many by the products. Flash (d 4096, hc 4) on an H200,
-// at 4.8 TB/s and 989 Tflop/s:
+// Few tokens are bound by reading the two [d, d] weights once, many by the products. Flash (d 4096, hc 4) on
+// an H200, at 4.8 TB/s and 989 Tflop/s:
 //          T    weights bf16 | e4m3    rows in, out    flops     floor bf16 | e4m3
 //          1    67.1 | 33.6 MB         0.07 MB          0.17 G   14.0 |  7.0 us   bound by the weights
 //         16    67.1 | 33.6 MB         1.2 MB           2.7 G    14.2 |  7.2 us   bound by the weights
 //         64    67.1 | 33.6 MB         4.7 MB          10.7 G    15.0 | 10.9 us   e4m3: bound by the products
-// besides, the parts of k go through L2: 4 x 64 KB a token, written and read.
-// Launches: up to 8 stream rows a memset and one kernel, whose blocks make the norms themselves; beyond, a kernel that
-// makes one float a row, then one kernel for every 256 stream rows (they read the weights from memory once).
-// Shared memory: up to 8 rows six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages and 32 or
-// 64 KB of rows, one block an SM. 80 or 64 KB of weights are under way in every block.
-// fp32 rows or weights, and weights that do not lie on 16 bytes, take the exact path: one float a row, one kernel. The
-// path depends on the weights and the dtype only, so a row's bits do not depend on its batch.
+// Besides, the parts of k go through L2: 4 x 64 KB a token, written and read.
+// Launches: up to 8 stream rows a memset and one kernel, whose blocks make the norms themselves; beyond, a
+// kernel that makes one float a row, then a kernel for every 256 stream rows, which read the weights from
+// memory once.
+// Shared memory: up to 8 rows six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages
+// and 32 or 64 KB of rows, one block an SM. 80 or 64 KB of weights are under way in every block.
+// fp32 rows or weights, and weights that do not lie on 16 bytes, take the exact path: a kernel that makes one
+// float a row, and one for the products. The path depends on the weights and the dtype only, so a row's bits
+// do not depend on its batch.
 #include "fuse_exact.cuh"
 #include "fuse_mma.cuh"
 
@@ -22,7 +25,7 @@ namespace {
 
 using Params = NextnFuseHiddenParams;
 constexpr int kNarrowRows = 8, kWideRows = 128;
-constexpr int kChunksAtOnce = 2;  // wide chunks of a launch: they share the weights in L2, and bound the scratch
+constexpr int kChunksAtOnce = 2;  // wide chunks of a launch share the weights in L2; scratch is per chunk
 
 int64_t element_size(Dtype dtype) { return dtype == kF32 ? 4 : dtype == kBF16 ? 2 : 1; }
 
@@ -49,13 +52,15 @@ struct Plan {
     row_room = std::min<int64_t>(rows, kWideRows);
     tickets_at = (4 * (p.T + rows) + 255) / 256 * 256;
     partials_at = tickets_at + (4 * chunks * tiles + 255) / 256 * 256;
-    bytes = on_tensor_cores(p) ? partials_at + 4 * chunks * tiles * parts * row_room * kFuseChannels : tickets_at;
+    const uint64_t partials = chunks * tiles * parts * row_room * kFuseChannels;
+    bytes = on_tensor_cores(p) ? partials_at + 4 * partials : tickets_at;
   }
 };
 
 uint64_t workspace_size(const Params& p) { return Plan(p).bytes; }
 
-FuseSide side_of(const TensorView& x, const TensorView& norm, const TensorView& weight, const TensorView& scale) {
+FuseSide side_of(const TensorView& x, const TensorView& norm, const TensorView& weight,
+                 const TensorView& scale) {
   return {x.data, norm.data, weight.data, scale.data, x.stride[0], weight.stride[0],
           scale && scale.ndim == 2 ? scale.stride[0] : 0, aligned16(x, element_size(x.dtype)),
           norm.dtype == kF32, aligned16(norm, element_size(norm.dtype))};
@@ -99,8 +104,8 @@ cudaError_t launch_chunks(const FuseView& v, const Plan& plan, cudaStream_t stre
   for (int64_t token = 0; token < v.T; token += step) {
     const dim3 grid(static_cast<unsigned>(std::min(plan.chunks, ceil_div(v.T - token, chunk))),
                     static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.parts));
-    const cudaError_t e = launch(&fuse_mma_kernel<kWeight, NJ>, grid, kFuseThreads, S::kSmem, stream, v, token,
-                                 static_cast<int>(plan.depth), static_cast<int>(plan.row_room));
+    const cudaError_t e = launch(&fuse_mma_kernel<kWeight, NJ>, grid, kFuseThreads, S::kSmem, stream, v,
+                                 token, static_cast<int>(plan.depth), static_cast<int>(plan.row_room));
     if (e != cudaSuccess) return e;
   }
   return cudaSuccess;
