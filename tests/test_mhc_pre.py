@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
-from mhc_cases import CASES, PRE, close, coefficients_of, doubled, norm_weight_of, residual_of
+from mhc_cases import CASES, KERNELS, PRE, close, coefficients_of, doubled, norm_weight_of, residual_of, same_bits
 from util import BACKENDS, Guarded, rng, strided
 
 from dsv4spec import ops, use_backend
@@ -28,9 +28,11 @@ def test_matches_reference(backend, norm, dtype, T, hc, d):
     outs = outputs_of(T, hc, d, dtype)
     with use_backend(backend):
         ops.mhc_pre(*(strided(t) for t in inputs), norm_weight=weight, out=tuple(o.tensor for o in outs), **PRE)
+        dense = ops.mhc_pre(*inputs, norm_weight=weight, **PRE)
     for name, out, e, p in zip(("y", "post", "comb"), outs, exact, plain):
         close(out.tensor, e, p, f"mhc_pre {name}")
         out.check(name)
+    same_bits(backend, dense, outs)
     assert all(torch.equal(t, b) for t, b in zip(inputs, before)), "an input changed"
 
 
@@ -72,21 +74,31 @@ def test_worked_sinkhorn(backend, iters, rows):
         assert torch.allclose(comb[0], want, rtol=0, atol=1.5e-6)
 
 
-@pytest.mark.parametrize("T", [1, 2, 3, 4, 5, 17, 70])
-def test_rows_do_not_depend_on_the_batch_or_on_threads(T):
-    inputs = make_inputs(70, 4, 1096, torch.bfloat16)
-    weight = norm_weight_of(1096, torch.bfloat16)
-    whole = ops.mhc_pre(*inputs, norm_weight=weight, **PRE)
-    part = ops.mhc_pre(inputs[0][70 - T:], *inputs[1:], norm_weight=weight, **PRE)
-    assert all(torch.equal(p, w[70 - T:]) for p, w in zip(part, whole))
+@pytest.mark.parametrize("backend", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("hc,d", [(1, 72), (2, 520), (4, 64), (4, 1096)])
+def test_rows_do_not_depend_on_the_batch(backend, dtype, hc, d):
+    """70 rows and a few take kernels of other shapes; the row sums of both run in one order."""
+    inputs, weight = make_inputs(70, hc, d, dtype), norm_weight_of(d, torch.bfloat16)
+    with use_backend(backend):
+        whole = ops.mhc_pre(*inputs, norm_weight=weight, **PRE)
+        for T in (1, 2, 3, 4, 5, 17, 70):
+            part = ops.mhc_pre(inputs[0][70 - T:], *inputs[1:], norm_weight=weight, **PRE)
+            assert all(torch.equal(p, w[70 - T:]) for p, w in zip(part, whole)), T
+
+
+def test_threads_change_no_bit():
     from dsv4spec import _C
-    threads = _C.get_num_threads()
+    inputs = make_inputs(70, 4, 1096, torch.bfloat16)
+    threads, results = _C.get_num_threads(), []
     try:
-        _C.set_num_threads(5 - min(threads, 4))
-        again = ops.mhc_pre(*inputs, norm_weight=weight, **PRE)
+        for n in (1, 2, 5):
+            _C.set_num_threads(n)
+            results.append(ops.mhc_pre(*inputs, **PRE))
     finally:
         _C.set_num_threads(threads)
-    assert all(torch.equal(a, w) for a, w in zip(again, whole))
+    for got in results[1:]:
+        assert all(torch.equal(g, w) for g, w in zip(got, results[0]))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -2,7 +2,7 @@
 // mhc_post: out[t,i,:] = post[t,i] * y[t,:] + sum_j comb[t,j,i] * residual[t,j,:]
 // Bound by memory: (2*hc + 1) * d elements a token; 2*hc*(hc + 1) flops a channel. Every thread owns eight channels of
 // one token and reads all streams there before it writes, so `out` may be `residual`. Contract: include/dsv4spec/mhc.h.
-#include "kernel.cuh"
+#include "mhc_mix.cuh"
 
 namespace dsv4::cuda {
 namespace {
@@ -36,21 +36,11 @@ __global__ void __launch_bounds__(kThreads) mhc_post_kernel(MixView v) {
     for (int c = 0; c < kChannels; ++c) x[c] = c < count ? to_float(row[channel + c]) : 0.f;
   };
   load(static_cast<const T*>(v.y) + t * v.y_t);
-#pragma unroll
-  for (int i = 0; i < HC; ++i) {
-    const float post = v.post[t * v.post_t + i];
-#pragma unroll
-    for (int c = 0; c < kChannels; ++c) out[i][c] = post * x[c];
-  }
+  mhc::mix_open<HC>(out, v.post + t * v.post_t, x);
 #pragma unroll
   for (int j = 0; j < HC; ++j) {
     load(static_cast<const T*>(v.residual) + t * v.residual_t + j * v.residual_i);
-#pragma unroll
-    for (int i = 0; i < HC; ++i) {
-      const float w = comb[j * v.comb_j + i];
-#pragma unroll
-      for (int c = 0; c < kChannels; ++c) out[i][c] = fmaf(w, x[c], out[i][c]);
-    }
+    mhc::mix_add<HC>(out, comb + j * v.comb_j, x);
   }
 #pragma unroll
   for (int i = 0; i < HC; ++i) {

@@ -9,9 +9,6 @@ NO_KERNEL: dict[str, frozenset[str]] = {
     "cuda": frozenset({
         "compress_kv",
         "lightning_index",
-        "mhc_head",
-        "mhc_post_pre",
-        "mhc_pre",
         "moe_experts",
         "sparse_paged_attention",
         "verify_tree_sampling",
