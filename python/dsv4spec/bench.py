@@ -8,6 +8,7 @@ import importlib
 # name: (module, one line of help)
 BENCHES = {
     "e2e": ("dsv4spec.bench_e2e", "the model plain and speculative, against transformers on the same weights"),
+    "ops": ("dsv4spec.bench_ops", "every op at the sizes of Flash and Pro, against the roofs of the machine and torch"),
 }
 
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scripts/gpu_check.sh on a machine without a GPU: all its steps on the CPU, and what it says of a machine that lacks
+something. The build for a GPU, and the clocks of one, are left to a machine that has it."""
+import json
+import os
+import shutil
+import sys
+
+import pytest
+import torch
+from build_util import ROOT, run, script
+
+SCRIPT = ROOT / "scripts" / "gpu_check.sh"
+pytestmark = pytest.mark.skipif(not shutil.which("bash"), reason="bash is not installed")
+
+
+def gpu_check(*arguments, **environ):
+    return run("bash", SCRIPT, "--python", sys.executable, *arguments, cwd="/", DSV4SPEC_TEST_BACKENDS=None,
+               PYTHONPATH=os.pathsep.join(path for path in sys.path if path), **environ)
+
+
+def test_all_steps_run_on_the_cpu(tmp_path):
+    result = gpu_check("--device", "cpu", "--no-build", "--out", tmp_path)
+    assert result.returncode == 0, result.stdout[-6000:]
+    for name in ("info", "tests", "samples", "bench"):
+        assert f"=== {name}: exit 0 after " in result.stdout
+        assert (tmp_path / f"{name}.log").read_text().strip()
+    assert "gpu_check: all well after" in result.stdout
+    measured = json.loads((tmp_path / "ops.json").read_text())
+    assert measured["lines"] and not measured["refused"]
+
+
+def test_a_failed_step_fails_the_whole_and_the_others_run(tmp_path):
+    python = script(tmp_path / "python", f'case "$*" in *"-m pytest"*) echo no; exit 3;; *" bench "*) echo measured; exit 0;; esac\n'
+                                         f'exec {sys.executable} "$@"\n')
+    result = run("bash", SCRIPT, "--python", python, "--device", "cpu", "--no-build", "--out", tmp_path / "out", cwd="/",
+                 PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    assert result.returncode == 1, result.stdout
+    assert "=== tests: exit 3 after" in result.stdout and "measured" in result.stdout
+    assert "gpu_check: FAILED: tests (logs in" in result.stdout
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_machine_without_a_gpu_is_told_what_is_missing(tmp_path):
+    result = gpu_check("--out", tmp_path)
+    assert result.returncode == 2 and "gpu_check: missing: " in result.stdout
+    assert result.stdout.rstrip().endswith("a GPU that torch sees")
