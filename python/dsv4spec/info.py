@@ -146,9 +146,16 @@ def add_arguments(parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--kernels", action="store_true",
                         help="registers, shared memory and spills of the CUDA kernels, as they were built")
+    parser.add_argument("--launches", action="store_true",
+                        help="what one round launches, by part and operator (Markdown)")
 
 
 def run(args) -> int:
+    if args.launches:
+        from .launches import format_plan, plan
+
+        print(format_plan(plan(Path(__file__).parent / "assets" / "tiny")))
+        return 0
     if args.kernels:
         try:
             rows = kernels()

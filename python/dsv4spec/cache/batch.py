@@ -67,10 +67,10 @@ class ForwardBatch:
     c128: CompressedView | None
     tree_mask: Tensor | None = None  # bool [B, n, n] (window-only Targets, draft trees)
 
-    def one_row_each(self, picked: Tensor) -> ForwardBatch:
+    def one_row_each(self, picked: Tensor, counting: Tensor) -> ForwardBatch:
         """Of a causal forward whose KV is stored: the rows ``picked`` (int64 [B], one of each request, in order) as
-        queries of their own, each with the keys up to itself."""
+        queries of their own, each with the keys up to itself. ``counting``: int32 0 .. B. Ids and slots stay those of
+        all rows: queries have no use for them."""
         positions = self.positions.index_select(0, picked)
-        return replace(self, input_ids=self.input_ids.index_select(0, picked), positions=positions,
-                       slots=self.slots.index_select(0, picked), query_start_loc=torch.arange(len(picked) + 1, dtype=torch.int32, device=picked.device),
-                       seq_lens=torch.minimum(self.seq_lens, positions.int() + 1))  # 0 stays: padding
+        return replace(self, positions=positions, query_start_loc=counting,
+                       seq_lens=torch.minimum(self.seq_lens, positions + 1))  # 0 stays: padding

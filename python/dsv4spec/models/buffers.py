@@ -57,10 +57,12 @@ class Rows:
         self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
         self.heads = torch.zeros(T, c.num_attention_heads, c.head_dim, **options)
         self.experts = torch.zeros(T, c.hidden_size, **options)
+        self.counting = torch.arange(T + 1, dtype=torch.int32, device=options["device"])  # one row each
 
     def first(self, rows: int) -> Rows:
         """The first ``rows`` rows, in the same memory."""
         view = object.__new__(Rows)
         view.streams, view.heads, view.experts = (x[:rows] for x in (self.streams, self.heads, self.experts))
+        view.counting = self.counting[:rows + 1]
         view.sites = [tuple(x[:rows] for x in site) for site in self.sites]
         return view

@@ -130,7 +130,8 @@ class Attention:
 
     def _norm(self, x: torch.Tensor) -> torch.Tensor:
         size = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
-        return (x * self.q_norm / torch.hypot(size, self.q_norm_eps)).to(x.dtype)
+        out = None if x.dtype == torch.float32 else torch.empty_like(x)  # the quotient is rounded as it is written
+        return torch.div(x * self.q_norm, torch.hypot(size, self.q_norm_eps), out=out)
 
     def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
         c = self.c
@@ -149,7 +150,10 @@ class MoE:
 
     def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, hashed: bool):
         p, inter = prefix + "ffn.", c.moe_intermediate_size
-        self.topk, self.scaling, self.limit = c.num_experts_per_tok, c.routed_scaling_factor, c.swiglu_limit
+        self.topk, self.limit = c.num_experts_per_tok, c.swiglu_limit
+        # chosen / (sum(chosen) + 1e-20) * scaling = chosen / (tiny + sum(chosen) * inverse), in three operators
+        self.inverse = 1 / c.routed_scaling_factor
+        self.tiny = torch.tensor([[1e-20 * self.inverse]], device=w.device)
         self.gate = w(f"{p}gate.weight", torch.float32)
         self.tid2eid = w(f"{p}gate.tid2eid") if hashed else None
         self.bias = None if hashed else w(f"{p}gate.bias", torch.float32)
@@ -179,7 +183,7 @@ class MoE:
         else:
             chosen = self.tid2eid[ids]
         weights = scores.gather(1, chosen)
-        weights = weights * (self.scaling / (weights.sum(1, keepdim=True) + 1e-20))
+        weights = weights / torch.add(self.tiny, weights.sum(1, keepdim=True), alpha=self.inverse)
         return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, out=room.experts,
                                **self.shared)
 
@@ -208,7 +212,8 @@ def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[Lay
         last = i + 1 == len(layers)
         y = layer.attention(y, batch, cache, tables, room, pick if last else None)
         if last and pick is not None:
-            streams, post, comb, ids = (x.index_select(0, pick.rows) for x in (streams, post, comb, ids))
+            streams, post, comb = (x.index_select(0, pick.rows) for x in (streams, post, comb))
+            ids = ids if layer.moe.tid2eid is None else ids.index_select(0, pick.rows)
             room, into_other = pick.room, (pick.room.streams, *pick.room.sites[1])
         site = layer.moe_site
         streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,

@@ -73,7 +73,8 @@ class DeepseekV4NextN:
                                         h_proj_scale=self.h_scale)
         buffers, pick = self.target.buffers, None
         if picked is not None:
-            pick = Pick(picked, batch.one_row_each(picked), buffers.of(len(picked)))
+            room = buffers.of(len(picked))
+            pick = Pick(picked, batch.one_row_each(picked, room.counting), room)
         return run_layers(c, [self.layer], [cache.draft], streams, ids, batch, self.target.tables.of(cache),
                           buffers.of(T), pick)
 

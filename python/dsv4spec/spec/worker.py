@@ -134,8 +134,12 @@ class EagleWorker(PlainWorker):
         links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(size, draft.steps)
         hidden = self._target(batch)
         predict = self.target.logits(hidden).argmax(-1)
+        # Room that is zeroed at once: what a padding request of a tree leaves must be an index.
+        out = torch.zeros(size * (n + draft.steps + 2), dtype=torch.int32, device=self.device).split_with_sizes(
+            [size * n, size * (draft.steps + 1), size])
         _, index, accepted = ops.verify_tree_greedy(tokens, links.retrieve_index, links.next_token, links.next_sibling,
-                                                    predict.view(-1, n), num_steps=draft.steps)
+                                                    predict.view(-1, n), num_steps=draft.steps,
+                                                    out=(out[0], out[1].view(size, -1), out[2]))
         # Along a chain the accepted path is the window itself.
         path = predict.view(-1, n) if draft.topk == 1 else predict[index.clamp_min(0)]
         return Verified(hidden, predict, index, torch.cat([path, accepted[:, None]], 1))
