@@ -3,6 +3,7 @@
 
 kernel_table.py compile LOG NVCC ARG...   runs nvcc with -Xptxas=-v; its remarks on kernels go to LOG, the rest is shown
 kernel_table.py table JSON LOG...         makes one table of all logs
+kernel_table.py markdown JSON             prints it in short, one row a file, as in kernels/cuda/README.md
 """
 import json
 import re
@@ -55,9 +56,26 @@ def demangled(names):
     return [re.sub(r"\((?:bool|int|unsigned int)\)", "", name) for name in short]
 
 
+def markdown(table):
+    """The most that the kernels of a file take, per architecture."""
+    archs = sorted({row["arch"] for row in table}, key=lambda arch: int(re.sub(r"\D", "", arch)))
+    yield f"| file | kernels | {' | '.join(f'registers {arch}' for arch in archs)} | static smem | spills, local |"
+    yield "| --- " * (len(archs) + 4) + "|"
+    for file in sorted({row["file"] for row in table}):
+        of_file = [row for row in table if row["file"] == file]
+        registers = [max(row["registers"] for row in of_file if row["arch"] == arch) for arch in archs]
+        waste = max(row[key] for row in of_file for key in ("spill_store_bytes", "spill_load_bytes", "local_bytes"))
+        cells = [f"`{file}`", len({row["symbol"] for row in of_file}), *registers,
+                 max(row["static_smem_bytes"] for row in of_file), waste]
+        yield f"| {' | '.join(map(str, cells))} |"
+
+
 def main(step, out, *rest):
     if step == "compile":
         return compile_file(out, *rest)
+    if step == "markdown":
+        print("\n".join(markdown(json.loads(Path(out).read_text()))))
+        return 0
     table = [row for log in rest for row in rows(log)]
     for row, name in zip(table, demangled([row["kernel"] for row in table])):
         row["symbol"], row["kernel"] = row["kernel"], name
