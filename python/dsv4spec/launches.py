@@ -29,7 +29,7 @@ from .spec.worker import EagleWorker
 
 PARTS = ("draft", "verify", "extend")
 # CUDA launches of one call, where they are more than one (kernels/cuda/<op>.cu): a memset of tickets is one.
-KERNELS = {"nextn_fuse_hidden": 2}
+KERNELS = {"mhc_head": 2, "mhc_post_pre": 2, "mhc_pre": 2, "nextn_fuse_hidden": 2}
 
 
 class Launches(TorchDispatchMode):
