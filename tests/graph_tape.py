@@ -40,7 +40,8 @@ class Tape:
 
     def capture(self, function):
         recording = _Recording()
-        with _refusals(), _Notes(recording), _c_abi_noted(recording):
+        # meta: where tensors go that are made without a word on their device
+        with _refusals(), torch.device("meta"), _Notes(recording), _c_abi_noted(recording):
             result = function()
         recording.owned = storages(function)
         recording.check_inputs()
@@ -97,6 +98,8 @@ class _Notes(TorchDispatchMode):
         name = function.overloadpacket.__name__
         if name in REFUSED or ("index" in name and any(t.dtype == torch.bool for t in tensors(args[1:2]))):
             raise HostAccess(f"{function.name()} inside a capture")  # indexing by a mask counts its true values
+        if any(t.is_meta for t in tensors((args, kwargs))):
+            raise HostAccess(f"{function.name()} inside a capture takes a tensor made without a device")
         results = function(*args, **(kwargs or {}))
         self.recording.note(function, args, kwargs or {}, results)
         return results

@@ -19,7 +19,7 @@ class Helped:
 
     def forward(self, batch, cache, hidden, picked=None):
         out = self.nextn.forward(batch, cache, hidden[:, :self.width].contiguous(), picked)
-        number = torch.arange(len(batch.positions))
+        number = torch.arange(len(batch.positions), device=self.right.device)
         owner = (number[:, None] >= batch.query_start_loc[1:]).sum(1).clamp_max(len(batch.rows) - 1)
         tags = torch.stack([batch.rows[owner], batch.positions], 1)
         tags = tags if picked is None else tags.index_select(0, picked)

@@ -22,6 +22,13 @@ def test_a_host_read_or_copy_is_refused(name):
     assert x.tolist() == [1, 1] and torch.from_numpy(x.numpy()) is not None  # outside all is as before
 
 
+def test_a_tensor_made_without_a_device_is_refused():
+    x = torch.ones(2)
+    with pytest.raises(HostAccess, match="made without a device"):
+        Tape().capture(lambda: x + torch.arange(2))
+    assert Tape().capture(lambda: x + torch.arange(2, device=x.device))[0].tolist() == [1, 2]
+
+
 def test_a_replay_computes_from_new_inputs_into_the_same_memory():
     x = torch.tensor([1.0, 2.0])
     y, replay = Tape().capture(lambda: (x * 3).view(2, 1).add_(1))
@@ -67,7 +74,7 @@ def test_calls_of_the_c_abi_are_on_the_tape():
 def test_memory_of_the_capture_run_is_poisoned():
     """A result that is left unwritten in a replay does not show the capture run's."""
     x, before = torch.ones(2), [torch.zeros(2)]
-    y, replay = Tape().capture(lambda: torch.empty(2))
+    y, replay = Tape().capture(lambda: torch.empty(2, device="cpu"))
     y.copy_(x)
     replay()
     assert y.isnan().all() and before[0].tolist() == [0, 0]

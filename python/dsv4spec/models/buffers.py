@@ -18,9 +18,10 @@ class RopeTables:
         """Tables that cover every position of ``cache`` (``plain``: window-only layers, ``compressed``: the others)."""
         rows = cache.max_len + cache.num_draft_tokens
         if rows > self._rows:
-            c, self._rows = self._config, rows
+            c = self._config
             self.plain = rope_table(rows, c.qk_rope_head_dim, c.rope_theta, device=self._device)
             self.compressed = rope_table(rows, c.qk_rope_head_dim, c.compress_rope_theta, c.yarn, device=self._device)
+            self._rows = rows
         return self
 
 

@@ -43,11 +43,11 @@ def window_candidates(bonus: torch.Tensor, drafts: torch.Tensor, vocab_size: int
         int64 [B, n]. -1 equals no argmax of the Target, so that such a row and all rows after it are never accepted.
     """
     window = torch.cat([bonus[:, None], drafts], 1)
-    valid = (window >= 0) & (window < vocab_size)
+    outside = (window < 0) | (window >= vocab_size)
     if room is not None:
         columns = torch.arange(window.shape[1], device=window.device)
-        valid &= columns < torch.tensor(room, device=window.device)[:, None]
-    return torch.where(valid, window, -1)
+        outside |= columns >= torch.tensor(room, device=window.device)[:, None]
+    return window.masked_fill_(outside, -1)
 
 
 def embeddable(window: torch.Tensor) -> torch.Tensor:
