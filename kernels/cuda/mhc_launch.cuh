@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side that mhc_pre, mhc_post_pre and mhc_head share. Two launches for up to 4096 tokens, more in turns: the
-// partial sums then stay within a bounded workspace.
+// The host side that mhc_pre, mhc_post_pre and mhc_head share. Two launches for up to 4096 tokens, more in
+// turns: the partial sums then stay within a bounded workspace.
 #pragma once
 #include <algorithm>
 
@@ -54,11 +54,13 @@ inline cudaError_t project(const Rows& v, bool bf16_streams, cudaStream_t stream
 template <int HC, bool HEAD>
 inline cudaError_t finish(const Finish& v, bool bf16_streams, cudaStream_t stream) {
   constexpr int kSlot = HEAD ? 0 : slot_size((2 + HC) * HC), kOut = HEAD ? 0 : HC + HC * HC;
-  const int threads = static_cast<int>(std::min<int64_t>(kMaxThreads, ceil_div<int64_t>(v.d, 8 * kEach * kWarp) * kWarp));
-  const int join_floats = v.groups * 8 + 4 + threads / kWarp, other = kTokens * ((v.groups + 1) * kSlot + kOut);
+  const int64_t warps = std::min<int64_t>(kMaxThreads / kWarp, ceil_div<int64_t>(v.d, 8 * kEach * kWarp));
+  const int threads = static_cast<int>(warps) * kWarp;
+  const int join_floats = v.groups * 8 + 4 + threads / kWarp;
+  const int coefficient_floats = kTokens * ((v.groups + 1) * kSlot + kOut);
   auto* kernel = bf16_streams ? &mhc_finish<bf16, HC, HEAD> : &mhc_finish<float, HC, HEAD>;
   return launch(kernel, static_cast<unsigned>(v.blocks + v.tokens), threads,
-                std::max(join_floats, other) * sizeof(float), stream, v);
+                std::max(join_floats, coefficient_floats) * sizeof(float), stream, v);
 }
 
 // Both launches for all tokens. `rows` and `ends` are filled but for the tokens, `partial` and the slices.
@@ -111,6 +113,8 @@ inline void set_coefficients(Finish& v, const TensorView& post, const TensorView
   v.comb = comb.at<float>(), v.comb_t = comb.stride[0], v.comb_i = comb.stride[1];
   v.iters = static_cast<int>(iters);
 }
-inline size_t stream_size(const TensorView& residual) { return residual.dtype == kBF16 ? sizeof(bf16) : sizeof(float); }
+inline size_t stream_size(const TensorView& residual) {
+  return residual.dtype == kBF16 ? sizeof(bf16) : sizeof(float);
+}
 
 }  // namespace dsv4::cuda::mhc

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // mhc_post: out[t,i,:] = post[t,i] * y[t,:] + sum_j comb[t,j,i] * residual[t,j,:]
-// Bound by memory: (2*hc + 1) * d elements a token; 2*hc*(hc + 1) flops a channel. Every thread owns eight channels of
-// one token and reads all streams there before it writes, so `out` may be `residual`. Contract: include/dsv4spec/mhc.h.
+// Every thread owns eight channels of one token and reads all streams there before it writes, so `out` may be
+// `residual`. Contract: include/dsv4spec/mhc.h.
+//
+// One launch. Bytes: (2*hc + 1) * d elements a token; flops: 2*hc*(hc + 1) a channel, so memory binds. Flash
+// in bf16 moves 73.8 KB a token; at 4.8 TB/s the floor is 0.02 us for 1 token, 1.0 us for 64, 63 us for 4096.
 #include "mhc_mix.cuh"
 
 namespace dsv4::cuda {

@@ -1,132 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first of the two launches of mhc_pre, mhc_post_pre and mhc_head: fn . x and the sum of squares of a residual row
-// x of hc*d values, as partial sums over slices of its channels. bf16 streams on tensor cores; mhc_project_f32.cuh
-// holds the plain form for fp32 streams. With Mix, x is first formed from the sub-layer that ends, and written.
+// The first of the two launches of mhc_pre, mhc_post_pre and mhc_head: fn . x and the sum of squares of a
+// residual row x of hc*d values, as partial sums over slices of its channels. Here bf16 streams, on tensor
+// cores; mhc_project_f32.cuh holds the plain form for fp32 streams. With MIX, x is first formed from the
+// sub-layer that ends, and written.
 //
-// Units. A warp takes 32 channels of all hc streams (a unit) of 16 tokens, so that a thread holds all streams of its
-// channels and can mix them in registers. Two units make a fine slice, four a coarse one; a block holds a slice of fn
-// in shared memory and walks over tokens with it. Sums are always taken as (u0 + u1) + (u2 + u3), then over coarse
-// slices in the order of mhc_finish.cuh. Whether the blocks are fine (few tokens: more blocks) or coarse (many: fewer
-// partial sums) therefore changes no bit, and neither does the number of tokens.
-//
-// fn is fp32 and stays so: it is cut into three bf16 whose sum is exact, each product with a bf16 x is exact in fp32,
-// and accumulation is fp32, over 8 steps of 16 before an ordinary fp32 add. Two parts would drop the last 6 to 8 of
-// fn's 24 bits, which the bound of the tests (4 ulps of fp32) does not allow; the third costs no memory traffic.
-// The columns of fn lie on the M side of the tiles.
+// A warp takes 32 channels of all hc streams (a unit) of 16 tokens, so that a thread holds all streams of its
+// channels and can mix them in registers; its 16-byte loads are the operands of the product as they are. Two
+// units make a fine slice, four a coarse one; a block holds a slice of fn in shared memory and walks over
+// tokens with it, the loads of the next tokens in flight while it sums. Sums are always taken as (u0 + u1) +
+// (u2 + u3), then over coarse slices in the order of mhc_finish.cuh. Whether the blocks are fine (few tokens:
+// more blocks) or coarse (many: fewer partial sums) therefore changes no bit, and neither does the number of
+// tokens.
 #pragma once
-#include "mhc_mix.cuh"
+#include "mhc_fragments.cuh"
 
 namespace dsv4::cuda::mhc {
-
-constexpr int kUnit = 32;       // channels of a warp
-constexpr int kTile = 16;       // tokens of a warp
-constexpr int kTiles = 2;       // tiles of tokens side by side in a block
-constexpr int kFine = 2;        // units of a fine slice
-constexpr int kCoarse = 4;      // of a coarse one
-
-// A slice's partial sums of one token: the sum of squares, the columns, zeros up to a power of two.
-constexpr int slot_size(int columns) { return columns < 8 ? 8 : columns < 16 ? 16 : 32; }
-template <int COLUMNS>
-constexpr int kSlotOf = slot_size(COLUMNS);
-
-struct Rows {
-  const void* residual;          // [T, HC, d]
-  const float* fn;               // [columns, HC*d]
-  float* partial;                // [tokens of this launch, slices, slot]
-  int64_t residual_t, residual_i, fn_row;  // strides in elements
-  int64_t first, tokens, d;      // the launch's first token and their number
-  bool vector, fn_vector;        // 16-byte accesses are allowed
-  const void* y;                 // these only with Mix: the inputs of the mix, and where its result goes
-  const float *post, *comb;
-  void* out;
-  int64_t y_t, post_t, comb_t, comb_j, out_t, out_i;
-};
-
-template <int HC, int COLUMNS, int UNITS>
-struct ProjectShape {
-  static constexpr int kThreads = UNITS * kTiles * kWarp;
-  static constexpr int kGroups = (COLUMNS + 7) / 8;        // of eight columns
-  static constexpr int kHalves = 3 * kGroups;              // half m16 tiles: the groups' high parts, middle, low
-  static constexpr int kSteps = 2 * HC;                    // k16 steps of a unit
-  static constexpr int kPitch = kGroups * 8 + 4;           // of a token's sums; the last four: squares, by lane % 4
-  static constexpr int kCoefficients = HC + HC * HC;       // of a token's mix
-  static constexpr int kFragments = UNITS * kSteps * kHalves * kWarp;  // uint2
-  static constexpr int kSums = kTiles * UNITS * kTile * kPitch;        // float, twice
-  static constexpr int kMix = kTiles * kTile * kCoefficients;          // float, twice, with Mix
-  static constexpr size_t smem(bool mix) {
-    return kFragments * sizeof(uint2) + 2 * (kSums + (mix ? kMix : 0)) * sizeof(float);
-  }
-};
-
-// Three bf16, as the upper halves of floats, whose sum is w: its significand cut into thirds.
-DSV4_DEVICE void cut_in_three(float w, uint32_t (&part)[3]) {
-  const uint32_t bits = __float_as_uint(w);
-  const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-  part[0] = bits & 0xffff0000u;
-  if (!finite && (bits & 0xffffu)) part[0] |= 0x00400000u;  // NaN stays NaN
-  const float rest = finite ? w - __uint_as_float(part[0]) : 0.f;
-  part[1] = __float_as_uint(rest) & 0xffff0000u;
-  part[2] = __float_as_uint(rest - __uint_as_float(part[1])) & 0xffff0000u;
-}
-
-// The block's slice of fn as A fragments: [unit][step][half][lane]. In the two steps of a stream, lane % 4 = q owns
-// channels 8q .. 8q + 7 of the unit, so that a thread's x of one 16-byte load is its B fragment as it is.
-template <int HC, int COLUMNS, int UNITS>
-DSV4_DEVICE void stage_fn(uint2* fragments, const Rows& v, int64_t c0) {
-  using S = ProjectShape<HC, COLUMNS, UNITS>;
-  constexpr int kTasks = UNITS * HC * S::kGroups * 8 * 4, kEach = (kTasks + S::kThreads - 1) / S::kThreads;
-  float w[kEach][8];
-#pragma unroll
-  for (int n = 0; n < kEach; ++n) {
-    const int task = n * S::kThreads + threadIdx.x, q = task % 4, column = task / 4 % (S::kGroups * 8);
-    const int stream = task / (32 * S::kGroups) % HC, unit = task / (32 * S::kGroups * HC);
-    const int64_t channel = c0 + unit * kUnit + q * 8;
-#pragma unroll
-    for (int c = 0; c < 8; ++c) w[n][c] = 0;
-    if (task < kTasks && column < COLUMNS && channel < v.d)
-      load8_any(w[n], v.fn + column * v.fn_row + stream * v.d + channel, v.fn_vector);
-  }
-#pragma unroll
-  for (int n = 0; n < kEach; ++n) {
-    const int task = n * S::kThreads + threadIdx.x, q = task % 4, column = task / 4 % (S::kGroups * 8);
-    const int stream = task / (32 * S::kGroups) % HC, unit = task / (32 * S::kGroups * HC);
-    if (task >= kTasks) break;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      uint32_t part[4][3];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) cut_in_three(w[n][4 * h + c], part[c]);
-      uint2* at = fragments + ((unit * S::kSteps + 2 * stream + h) * S::kHalves + column / 8) * kWarp +
-                  column % 8 * 4 + q;
-#pragma unroll
-      for (int p = 0; p < 3; ++p)
-        at[p * S::kGroups * kWarp] = make_uint2(part[0][p] >> 16 | part[1][p], part[2][p] >> 16 | part[3][p]);
-    }
-  }
-}
-
-// acc[n][m] += fn of the unit times the x of N groups of eight tokens.
-template <int HC, int HALVES, int N>
-DSV4_DEVICE void multiply(float (&acc)[2][(HALVES + 1) / 2][4], const uint2* fragments, const Raw8<bf16> (&x)[2][HC]) {
-#pragma unroll
-  for (int step = 0; step < 2 * HC; ++step) {
-    const int s = step / 2;
-    uint32_t b[2][2];
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      b[n][0] = step % 2 ? x[n][s].v.z : x[n][s].v.x;
-      b[n][1] = step % 2 ? x[n][s].v.w : x[n][s].v.y;
-    }
-#pragma unroll
-    for (int m = 0; m < (HALVES + 1) / 2; ++m) {
-      const uint2 upper = fragments[(step * HALVES + 2 * m) * kWarp];
-      const uint2 lower = 2 * m + 1 < HALVES ? fragments[(step * HALVES + 2 * m + 1) * kWarp] : make_uint2(0, 0);
-      const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
-#pragma unroll
-      for (int n = 0; n < N; ++n) mma_bf16(acc[n][m], a, b[n]);
-    }
-  }
-}
 
 template <int HC>
 struct ProjectLoad {  // what a thread reads of its two tokens (lane / 4, and 8 further)
@@ -166,7 +54,8 @@ DSV4_DEVICE void stage_mix(float* coefficients, const Rows& v, int64_t token) {
 
 // Forms the new streams of one token's eight channels in x, and writes them.
 template <int HC>
-DSV4_DEVICE void mix_token(Raw8<bf16> (&x)[HC], const Raw8<bf16>& y, const float* coefficients, bf16* out, const Rows& v) {
+DSV4_DEVICE void mix_token(Raw8<bf16> (&x)[HC], const Raw8<bf16>& y, const float* coefficients, bf16* out,
+                           const Rows& v) {
   float sum[HC][8], in[8];
   unpack(in, y);
   mix_open<HC>(sum, coefficients, in);

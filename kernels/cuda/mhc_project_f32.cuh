@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// mhc_project.cuh for fp32 streams: the exact, untuned path. Plain fp32 multiply-adds from shared memory, always in
-// fine slices; the partial sums have the same layout.
+// mhc_project.cuh for fp32 streams: the exact, untuned path. Plain fp32 multiply-adds from shared memory,
+// always in fine slices; the partial sums have the same layout.
 #pragma once
 #include "mhc_project.cuh"
 
@@ -16,7 +16,7 @@ struct PlainShape {
   static constexpr size_t kSmem = ((COLUMNS + kTile) * kPitch + kTile * 8) * sizeof(float);
 };
 
-// The streams of a thread's eight channels; with Mix those of the new residual, which it writes.
+// The streams of a thread's eight channels; with MIX those of the new residual, which it writes.
 template <int HC, bool MIX>
 DSV4_DEVICE void streams_of(float (&x)[HC][8], const Rows& v, int64_t t, int64_t channel) {
   const float* row = static_cast<const float*>(v.residual) + t * v.residual_t + channel;
@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(128) mhc_project_f32(Rows v) {
     if (c0 + c < v.d) load8_any(w, v.fn + column * v.fn_row + stream * v.d + c0 + c, v.fn_vector);
     store8(fn + column * S::kPitch + stream * S::kChannels + c, w);
   }
-  for (int64_t t0 = static_cast<int64_t>(blockIdx.y) * kTile; t0 < v.tokens; t0 += static_cast<int64_t>(gridDim.y) * kTile) {
+  const int64_t stride = static_cast<int64_t>(gridDim.y) * kTile;
+  for (int64_t t0 = static_cast<int64_t>(blockIdx.y) * kTile; t0 < v.tokens; t0 += stride) {
     const bool there = t0 + token < v.tokens;
     float x[HC][8] = {}, squares = 0;
     if (there && channel < v.d) streams_of<HC, MIX>(x, v, v.first + t0 + token, channel);
