@@ -69,6 +69,19 @@ def test_pro_heads(backend, dtype):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@DTYPES
+@pytest.mark.parametrize("tree", [False, True])
+def test_long_window(backend, dtype, tree):
+    masks = [torch.ones(3, 3, dtype=torch.bool).tril(), torch.eye(3, dtype=torch.bool)] if tree else None
+    batch = Batch([900, 400], [3, 3], D=32, H=3, window=700, page=12, dtype=dtype, masks=masks)
+    tensors, options = batch.args()
+    plain = ref.swa_paged_attention(*tensors, **options)
+    with use_backend(backend):
+        got = ops.swa_paged_attention(*tensors, **options)
+    check_close(got, batch.brute_force(), plain, op="swa_paged_attention")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_row_finds_its_request_among_many(backend):
     """1025 requests, some padding and some without rows: each row attends over its own keys."""
     rows = [(b * 7) % 3 for b in range(1025)]
@@ -82,13 +95,15 @@ def test_row_finds_its_request_among_many(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @DTYPES
-@pytest.mark.parametrize("D,H,value", [(64, 3, float("nan")), (64, 3, float("inf")), (512, 64, float("nan"))])
+@pytest.mark.parametrize("D,H,value", [(64, 3, float("nan")), (64, 3, float("inf")), (512, 32, float("nan"))])
 def test_poison_in_a_key_reaches_only_the_rows_that_see_it(backend, dtype, D, H, value):
     """In a verify of 4 the first key leaves the window after row 0 and the last is seen by row 3 only; with a mask,
     nodes 2 and 3 see neither each other nor node 1."""
     siblings = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 0, 1]], dtype=torch.bool)
-    for masks, poisoned in ((None, {13: [0], 43: [3], 30: [0, 1, 2, 3]}), ([siblings] * 12, {41: [1], 42: [2], 13: [0]})):
-        batch = Batch([44] + [40] * 11, [4] * 12, D=D, H=H, window=28, page=8, dtype=dtype, masks=masks)
+    for masks, poisoned in ((None, {13: [0], 43: [3], 30: [0, 1, 2, 3]}), ([siblings] * 21, {41: [1], 42: [2], 13: [0]})):
+        others = 20 if D == 512 else 0  # enough rows for the tiles of large batches
+        batch = Batch([44] + [40] * others, [4] * (others + 1), D=D, H=H, window=28, page=8, dtype=dtype,
+                      masks=masks and masks[:others + 1])
         tensors, options = batch.args()
         with use_backend(backend):
             want = ops.swa_paged_attention(*tensors, **options)
@@ -100,7 +115,7 @@ def test_poison_in_a_key_reaches_only_the_rows_that_see_it(backend, dtype, D, H,
             with use_backend(backend):
                 got = ops.swa_paged_attention(*tensors, **options)
             place.copy_(kept)
-            clean = [t for t in range(48) if t not in rows]
+            clean = [t for t in range(len(want)) if t not in rows]
             assert same_rows(backend, got[clean], want[clean])
             if value != value:
                 assert torch.isnan(got[rows]).all()

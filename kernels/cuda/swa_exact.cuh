@@ -14,7 +14,7 @@ struct SwaExact {
 
   static constexpr size_t bytes(int D) {
     return ((kM + kKeys) * (D + 4) + kKeys * kM + 2 * kM) * sizeof(float) + (2 * kM + kKeys) * sizeof(int64_t) +
-           sizeof(uint32_t);
+           sizeof(Work) + sizeof(uint32_t);
   }
 
   const SwaView& v;
@@ -22,6 +22,7 @@ struct SwaExact {
   float *q, *kv, *weights;            // shared: [kM][pitch], [kKeys][pitch], [kKeys][kM]
   float *alpha, *total;               // [kM]
   int64_t *q_at, *angle_at, *key_at;  // [kM], [kM], [kKeys]
+  Work* work;
   uint32_t* usable;
   float o[kColumns][kM][2];
   float top, sum;
@@ -36,7 +37,8 @@ struct SwaExact {
     q_at = reinterpret_cast<int64_t*>(total + kM);
     angle_at = q_at + kM;
     key_at = angle_at + kM;
-    usable = reinterpret_cast<uint32_t*>(key_at + kKeys);
+    work = reinterpret_cast<Work*>(key_at + kKeys);
+    usable = reinterpret_cast<uint32_t*>(work + 1);
   }
 
   DSV4_DEVICE int pair() const { return thread / 8; }
@@ -69,7 +71,8 @@ struct SwaExact {
     float best = top, add = 0;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      x[i] = seen >> key(i) & 1 ? x[i] * v.scale : -infinity;
+      const bool visible = seen >> key(i) & 1, finite = fabsf(x[i]) < infinity;
+      x[i] = !visible ? -infinity : finite ? x[i] * v.scale : not_a_number();
       best = fmaxf(best, x[i]);
     }
 #pragma unroll
@@ -130,23 +133,28 @@ struct SwaExact {
 };
 
 // One tile of keys after the other, each loaded and used.
-DSV4_DEVICE void attend(SwaExact& b, const SwaView& v, const Segment& g, int h0, int heads) {
+DSV4_DEVICE void attend(SwaExact& b, const SwaView& v) {
   constexpr int kM = SwaExact::kM, kThreads = SwaExact::kThreads;
-  const KeyRange keys = keys_of(v, g);
-  const int pairs = g.rows * heads, thread = b.thread;
-  __syncthreads();  // the segment before is done with shared memory
+  const Segment& g = b.work->segment;
+  const KeyRange& keys = b.work->keys;
+  const int h0 = b.work->h0, heads = b.work->heads, pairs = g.rows * heads, thread = b.thread;
   if (thread < kM)
-    b.q_at[thread] = thread < pairs ? (g.t + thread / heads) * v.q_t + (h0 + thread % heads) * v.q_h : -1;
+    b.q_at[thread] = thread < pairs ? (g.t + thread / heads) * v.q_t + (h0 + thread % heads) * v.q_h : -1,
+    b.angle_at[thread] = 0;
   __syncthreads();
   load_rows<float, kThreads>(b.q, b.pitch, v.q, b.q_at, kM, b.D, v.vector_q);
+  const int row = b.pair() / heads;
   Sight sight;
-  if (b.pair() < pairs) sight = Sight(v, g, b.pair() / heads);
+  if (b.pair() < pairs) {
+    int64_t angle_at;
+    sight = sight_of(v, g, keys, row, &angle_at);
+    if (thread % 8 == 0) b.angle_at[b.pair()] = angle_at;
+  }
   b.begin();
 
   for (int i = 0; i < keys.tiles; ++i) {
-    const int64_t x = keys.x0 + static_cast<int64_t>(i) * kKeys;
     if (thread < kKeys) {
-      const int64_t offset = offset_of(v, look_up(v, g, keys, x + thread));
+      const int64_t offset = offset_of(v, g, keys, i * kKeys + thread);
       b.key_at[thread] = offset;
       const uint32_t bits = __ballot_sync(kAllLanes, offset >= 0);
       if (thread == 0) *b.usable = bits;
@@ -158,7 +166,7 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v, const Segment& g, int h0,
     __syncthreads();
     float scores[SwaExact::kMine];
     b.score(scores);
-    b.soften(scores, sight.seen(v, g, x, *b.usable & 0x01010101u << thread % 8));
+    b.soften(scores, seen(v, g, keys, sight, row, i * kKeys, *b.usable & 0x01010101u << thread % 8));
     __syncthreads();
     b.mix();
     __syncthreads();
@@ -168,7 +176,6 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v, const Segment& g, int h0,
     const int m = b.pair();
     const float weight = v.sink != nullptr && m < pairs ? expf(v.sink[h0 + m % heads] - b.top) : 0.f;
     b.total[m] = b.sum == 0 ? __uint_as_float(0x7f800000u) : b.sum + weight;  // no visible key: 0 / infinity
-    b.angle_at[m] = sight.angle(v);
   }
   cp_async_wait<0>();
   __syncthreads();

@@ -13,68 +13,80 @@
 //          B = 64      16 MiB  1.1 GFLOP   3.5 us
 //          B = 512    128 MiB  8.6 GFLOP    28 us
 //   verify of 4 rows, B = 64    40 MiB  4.3 GFLOP  8.8 us; keys from L2: 4 * 128 KiB a request
-// Shared memory: 64 pairs 165,132 bytes, 16 pairs 158,868 (D = 512), fp32 101,764. Registers: up to 250, no spills.
-// Contract: include/dsv4spec/attention.h.
+// Shared memory at D = 512: 64 pairs 166,520 bytes (4 tiles of keys), 16 pairs 143,096, fp32 101,852. Registers:
+// all 255 for 64 pairs, up to 254 for 16, no spills. Contract: include/dsv4spec/attention.h.
 #include "swa_exact.cuh"
 #include "swa_tiles_bf16.cuh"
 
 namespace dsv4::cuda {
 namespace {
 
-// Works through the tiles of keys that the rows of a segment see, loads running kStages - 1 tiles ahead.
+// What the tiles of keys need to know of a segment; its queries and first tiles are on their way afterwards.
 template <int kM, int kStages, int kD>
-DSV4_DEVICE void attend(SwaTiles<kM, kStages, kD>& b, const SwaView& v, const Segment& g, int h0, int heads) {
+DSV4_DEVICE void prepare(SwaTiles<kM, kStages, kD>& b, const SwaView& v) {
   using Tiles = SwaTiles<kM, kStages, kD>;
-  const KeyRange keys = keys_of(v, g);
-  const int pairs = g.rows * heads;
-  __syncthreads();  // the segment before is done with shared memory
-  for (int m = threadIdx.x; m < kM; m += Tiles::kThreads)
-    b.q_at[m] = m < pairs ? (g.t + m / heads) * v.q_t + (h0 + m % heads) * v.q_h : -1;
-  if (b.warp < kStages) b.set_keys(b.warp, look_up(v, g, keys, keys.x0 + b.warp * kKeys + b.lane));
+  const Segment& g = b.work->segment;
+  const int heads = b.work->heads, pairs = g.rows * heads;
+  for (int m = threadIdx.x; m < kM; m += Tiles::kThreads) {
+    b.q_at[m] = m < pairs ? (g.t + m / heads) * v.q_t + (b.work->h0 + m % heads) * v.q_h : -1;
+    int64_t angle_at = 0;
+    Sight sight;
+    if (m < pairs) sight = sight_of(v, g, b.work->keys, m / heads, &angle_at);
+    b.sights[m] = sight, b.angle_at[m] = angle_at;
+  }
+  for (int i = b.warp; i < Tiles::kSlots; i += Tiles::kWarps) b.set_keys(i);
   __syncthreads();
-  load_rows<bf16, Tiles::kThreads>(b.q, b.pitch, v.q, b.q_at, kM, b.D, v.vector_q);
+  load_rows<bf16, Tiles::kThreads>(b.queries(), b.pitch, v.q, b.q_at, kM, b.D, v.vector_q);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) {
-    if (i < keys.tiles) b.load_tile(i);
-    cp_async_commit();  // the first group brings the queries too
+    if (i == Tiles::kFree) b.template read_queries<Tiles::kFree - 1>();  // they came with tile 0, and free their stages
+    if (i < b.work->keys.tiles) b.load_tile(i);
+    cp_async_commit();
   }
-  Sight sight;
-  if (b.owns_pairs() && b.pair() < pairs) sight = Sight(v, g, b.pair() / heads);
-  b.begin();
+  if (Tiles::kFree >= kStages - 1) b.template read_queries<kStages - 2>();
+}
 
-  for (int i = 0; i < keys.tiles; ++i) {
-    const int64_t x = keys.x0 + static_cast<int64_t>(i) * kKeys;
+// Works through the tiles of keys that the rows of a segment see, loads running kStages - 1 tiles ahead.
+template <int kM, int kStages, int kD>
+DSV4_DEVICE void attend(SwaTiles<kM, kStages, kD>& b, const SwaView& v) {
+  using Tiles = SwaTiles<kM, kStages, kD>;
+  prepare(b, v);
+  b.begin();
+  const int tiles = b.work->keys.tiles;
+  for (int i = 0; i < tiles; ++i) {
     cp_async_wait<kStages - 2>();
     __syncthreads();  // tile i is here, and every warp is done with tile i - 1
-    if (i + kStages - 1 < keys.tiles) b.load_tile(i + kStages - 1);
+    if (i + kStages - 1 < tiles) b.load_tile(i + kStages - 1);
     cp_async_commit();
-    KeySpot spot{-1, 0};
-    const bool looks_up = b.warp == Tiles::kWarps - 1;
-    if (looks_up) spot = look_up(v, g, keys, x + kStages * kKeys + b.lane);  // the answer is needed after the scores
+    if (b.warp == Tiles::kWarps - 1 && i > 0 && i + Tiles::kSlots - 1 < tiles) b.set_keys(i + Tiles::kSlots - 1);
     float scores[8];
-    b.score(b.tile(i), scores);
-    if (looks_up) b.set_keys(i + kStages, spot);
+    b.score(i, scores);
     bool poisoned = false;
-    if (b.owns_pairs()) poisoned = b.soften(scores, sight.seen(v, g, x, b.usable[i % Tiles::kSlots] & b.my_keys()));
+    if (b.owns_pairs()) {
+      const int m = b.pair(), row = m / b.work->heads;
+      const uint32_t mine = b.usable[i % Tiles::kSlots] & b.my_keys();
+      poisoned = b.soften(scores, seen(v, b.work->segment, b.work->keys, b.sights[m], row, i * kKeys, mine));
+    }
     if (__syncthreads_or(poisoned)) b.clean(b.tile(i));
-    b.mix(b.tile(i));
+    b.mix(i);
   }
 
+  const int h0 = b.work->h0, heads = b.work->heads, pairs = b.work->segment.rows * heads;
   if (b.owns_pairs() && b.lane % 4 == 0) {
     const int m = b.pair();
     float total = b.sum;
     if (v.sink != nullptr && m < pairs) total += exp2f(v.sink[h0 + m % heads] * kLog2E - b.top);
     b.inverse[m] = b.sum == 0 ? 0.f : 1 / total;  // no visible key: 0
-    b.angle_at[m] = sight.angle(v);
   }
   cp_async_wait<0>();
   __syncthreads();
   b.round_result();
   __syncthreads();
+  const int64_t t = b.work->segment.t;
   for (int i = threadIdx.x; i < pairs * (b.D / 8); i += Tiles::kThreads) {
     const int m = i / (b.D / 8), d = i % (b.D / 8) * 8;
-    const bf16* from = b.q + m * b.pitch + d;
-    bf16* to = static_cast<bf16*>(v.out) + (g.t + m / heads) * v.out_t + (h0 + m % heads) * v.out_h + d;
+    const bf16* from = b.result() + m * b.pitch + d;
+    bf16* to = static_cast<bf16*>(v.out) + (t + m / heads) * v.out_t + (h0 + m % heads) * v.out_h + d;
     if (v.vector_out) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
     } else {
@@ -84,19 +96,15 @@ DSV4_DEVICE void attend(SwaTiles<kM, kStages, kD>& b, const SwaView& v, const Se
   }
 }
 
-// A block's rows, segment by segment.
 template <class Block, class T>
 DSV4_DEVICE void attend_all(const SwaView& v) {
   DYN_SMEM(unsigned char, memory);
   Block block(v, memory);
-  const int64_t first = static_cast<int64_t>(blockIdx.x / v.head_tiles) * v.tile_rows;
-  const int64_t end = min(first + v.tile_rows, v.T);
-  const int h0 = blockIdx.x % v.head_tiles * v.tile_heads, heads = min(v.tile_heads, v.H - h0);
-  for (int64_t t = first; t < end;) {
-    const Segment g = segment_at(v, t, end);
-    if (g.b >= 0) attend(block, v, g, h0, heads);
-    else if (v.zero_padding) zero_rows<T, Block::kThreads>(v, g, h0, heads);
-    t += g.rows;
+  begin_work(v, block.work);
+  while (block.work->t < block.work->end) {
+    next_segment(v, block.work);
+    if (block.work->segment.b >= 0) attend(block, v);
+    else if (v.zero_padding) zero_rows<T, Block::kThreads>(v, *block.work);
   }
 }
 
@@ -163,7 +171,7 @@ int32_t launch_op(const SwaPagedAttentionParams& p, const Launch& l) {
   }
   if (v.D != 512) return status_of(l, launch_tiles<16, 4, 0>(v, stream));
   const bool few = v.T * ceil_div(v.H, 16) <= kFewBlocks;
-  return status_of(l, few ? launch_tiles<16, 4, 512>(v, stream) : launch_tiles<64, 2, 512>(v, stream));
+  return status_of(l, few ? launch_tiles<16, 4, 512>(v, stream) : launch_tiles<64, 4, 512>(v, stream));
 }
 
 }  // namespace

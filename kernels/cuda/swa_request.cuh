@@ -9,6 +9,9 @@ namespace dsv4::cuda {
 constexpr int kKeys = 32;  // of a tile: keys 32 * i .. 32 * i + 31 in logical position, so that a row adds up in one
                            // order whatever else its tile holds
 
+// A score that is not finite counts as NaN: the key or the query holds NaN or infinity, and the row's result is NaN.
+DSV4_DEVICE float not_a_number() { return __uint_as_float(0x7fffffffu); }
+
 struct Integers {
   const void* data;
   int64_t row, column;
@@ -77,31 +80,32 @@ DSV4_DEVICE int64_t first_key(const SwaView& v, int64_t position) {
   return position >= v.window ? position - v.window + 1 : 0;
 }
 
-// Keys that the rows of a segment may see: tiles of kKeys from x0, of which [first, last) are read.
+// Keys that the rows of a segment may see, counted from x0, a multiple of kKeys: [first, last) are read.
 struct KeyRange {
-  int64_t x0, first, last;
-  int tiles;
+  int64_t x0;
+  int first, last, tiles;
+  int committed;  // keys before the request's first row; with a tree, nodes begin there
 };
 DSV4_DEVICE KeyRange keys_of(const SwaView& v, const Segment& g) {
+  constexpr int64_t kMost = INT32_MAX / kKeys * kKeys;
+  const int64_t first = first_key(v, v.n ? g.s - 1 : g.s + g.j);  // a node is at s - 1 or later
+  const int64_t last = min(v.n ? g.s + v.n : g.s + g.j + g.rows, v.maxp * v.page);
   KeyRange r;
-  r.first = first_key(v, v.n ? g.s - 1 : g.s + g.j);  // a node is at s - 1 or later
-  r.last = min(v.n ? g.s + v.n : g.s + g.j + g.rows, v.maxp * v.page);
-  r.x0 = r.first / kKeys * kKeys;
-  r.tiles = r.last > r.first ? static_cast<int>((r.last - r.x0 + kKeys - 1) / kKeys) : 0;
+  r.x0 = first / kKeys * kKeys;
+  r.first = static_cast<int>(first - r.x0);
+  r.last = static_cast<int>(max(min(last - r.x0, kMost), static_cast<int64_t>(0)));
+  r.tiles = r.last > r.first ? (r.last + kKeys - 1) / kKeys : 0;
+  r.committed = static_cast<int>(min(g.s - r.x0, kMost));
   return r;
 }
 
-// A key's page number, looked up early and turned into an offset later.
-struct KeySpot {
-  int64_t number, slot;
-};
-DSV4_DEVICE KeySpot look_up(const SwaView& v, const Segment& g, const KeyRange& r, int64_t x) {
-  if (x < r.first || x >= r.last) return {-1, 0};
+// Where key x0 + at lies; -1: it is not to be read, or has no page.
+DSV4_DEVICE int64_t offset_of(const SwaView& v, const Segment& g, const KeyRange& r, int at) {
+  if (at < r.first || at >= r.last) return -1;
+  const int64_t x = r.x0 + at;
   const int64_t column = (x | v.page) >> 32 ? x / v.page : static_cast<uint32_t>(x) / static_cast<uint32_t>(v.page);
-  return {v.table.at(g.b, column), x - column * v.page};
-}
-DSV4_DEVICE int64_t offset_of(const SwaView& v, const KeySpot& k) {  // -1: not to be read
-  return k.number >= 0 && k.number < v.P ? k.number * v.kv_page + k.slot * v.kv_slot : -1;
+  const int64_t page = v.table.at(g.b, column);
+  return page >= 0 && page < v.P ? page * v.kv_page + (x - column * v.page) * v.kv_slot : -1;
 }
 
 DSV4_DEVICE int nodes_seen(const SwaView& v, int64_t b, int64_t j) {
@@ -113,65 +117,94 @@ DSV4_DEVICE int nodes_seen(const SwaView& v, int64_t b, int64_t j) {
 
 DSV4_DEVICE uint32_t bits_below(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
 
-// What one row sees: keys [first, last) and, with a tree, the nodes it marks.
-struct Sight {
-  int64_t position, first, last;
-  const uint8_t* nodes;
-
-  DSV4_DEVICE Sight() : position(0), first(0), last(0), nodes(nullptr) {}  // nothing
-  DSV4_DEVICE Sight(const SwaView& v, const Segment& g, int row) : nodes(nullptr) {
-    const int64_t j = g.j + row;
-    position = g.s + j;
-    if (v.n) {
-      nodes = v.mask + g.b * v.mask_b + j * v.mask_j;
-      position = g.s + nodes_seen(v, g.b, j) - 1;
-    }
-    first = first_key(v, position);
-    last = v.n ? g.s : position + 1;
-  }
-
-  // Bit k: key x + k is seen. Only the nodes in `wanted` are looked at.
-  DSV4_DEVICE uint32_t seen(const SwaView& v, const Segment& g, int64_t x, uint32_t wanted) const {
-    uint32_t bits = bits_below(last - x) & ~bits_below(first - x) & wanted;
-    if (nodes == nullptr || x + kKeys <= g.s) return bits;
-    for (uint32_t left = wanted; left != 0; left &= left - 1) {
-      const int k = __ffs(static_cast<int>(left)) - 1;
-      const int64_t i = x + k - g.s;
-      if (i < 0 || i >= v.n || nodes[i] == 0) continue;
-      // Two positions differ by at most n: only a window this narrow can hide a marked node.
-      if (v.window <= v.n && position - (g.s + nodes_seen(v, g.b, i) - 1) >= v.window) continue;
-      bits |= 1u << k;
-    }
-    return bits;
-  }
-  // Where the row's angles begin; a position beyond the table takes its last row.
-  DSV4_DEVICE int64_t angle(const SwaView& v) const {
-    return v.R ? min(max(position, static_cast<int64_t>(0)), v.max_pos - 1) * v.angle_row : 0;
-  }
+// What a block works on: heads h0 .. h0 + heads - 1 of the query rows from t to end, and of them a segment. It lies in
+// shared memory, because registers are scarce while tiles of keys go by.
+struct Work {
+  int64_t t, end;
+  int h0, heads;
+  Segment segment;
+  KeyRange keys;
 };
+DSV4_DEVICE void begin_work(const SwaView& v, Work* work) {
+  if (threadIdx.x == 0) {
+    const int64_t t = static_cast<int64_t>(blockIdx.x / v.head_tiles) * v.tile_rows;
+    const int h0 = blockIdx.x % v.head_tiles * v.tile_heads;
+    work->t = t, work->end = min(t + v.tile_rows, v.T);
+    work->h0 = h0, work->heads = min(v.tile_heads, v.H - h0);
+  }
+  __syncthreads();
+}
+// Finds the segment at t and moves t to the next.
+DSV4_DEVICE void next_segment(const SwaView& v, Work* work) {
+  const Segment g = segment_at(v, work->t, work->end);
+  __syncthreads();  // all have read t, and are done with the segment before
+  if (threadIdx.x == 0) {
+    work->t = g.t + g.rows;
+    work->segment = g;
+    if (g.b >= 0) work->keys = keys_of(v, g);
+  }
+  __syncthreads();
+}
+
+// What one row sees: keys [first, last), counted from x0, and, with a tree, the nodes that it marks.
+struct Sight {
+  int first = 0, last = -1;  // last < 0: nothing, nodes included
+};
+// That of the segment's row, and where its angles begin (a position beyond the table takes its last row).
+DSV4_DEVICE Sight sight_of(const SwaView& v, const Segment& g, const KeyRange& r, int row, int64_t* angle_at) {
+  const int64_t position = v.n ? g.s + nodes_seen(v, g.b, g.j + row) - 1 : g.s + g.j + row;
+  *angle_at = v.R ? min(max(position, static_cast<int64_t>(0)), v.max_pos - 1) * v.angle_row : 0;
+  constexpr int64_t kMost = INT32_MAX;
+  Sight sight;
+  sight.first = static_cast<int>(min(first_key(v, position) - r.x0, kMost));
+  sight.last = static_cast<int>(min((v.n ? g.s : position + 1) - r.x0, kMost));
+  return sight;
+}
+// Bit k: the segment's row sees key x0 + at + k. Only keys in `wanted` are looked at.
+DSV4_DEVICE uint32_t seen(const SwaView& v, const Segment& g, const KeyRange& r, const Sight& sight, int row, int at,
+                          uint32_t wanted) {
+  uint32_t bits = bits_below(sight.last - at) & ~bits_below(sight.first - at) & wanted;
+  if (v.n == 0 || at + kKeys <= r.committed || sight.last < 0) return bits;
+  const uint8_t* nodes = v.mask + g.b * v.mask_b + (g.j + row) * v.mask_j;
+  for (uint32_t left = wanted; left != 0; left &= left - 1) {
+    const int k = __ffs(static_cast<int>(left)) - 1, i = at + k - r.committed;
+    if (i < 0 || i >= v.n || nodes[i] == 0) continue;
+    // Two positions differ by at most n: only a window this narrow can hide a marked node.
+    if (v.window <= v.n && nodes_seen(v, g.b, g.j + row) - nodes_seen(v, g.b, i) >= v.window) continue;
+    bits |= 1u << k;
+  }
+  return bits;
+}
 
 // Brings rows of D elements into shared memory, `pitch` elements apart; offset < 0: zeros. Asynchronous where aligned.
 template <class T, int kThreads>
 DSV4_DEVICE void load_rows(T* to, int pitch, const void* from, const int64_t* offsets, int rows, int D, bool vector) {
   constexpr int kVector = 16 / sizeof(T);
+  const T* source = static_cast<const T*>(from);
   const int chunks = D / kVector;
-  for (int i = threadIdx.x; i < rows * chunks; i += kThreads) {
-    const int row = i / chunks, d = i % chunks * kVector;
-    const int64_t offset = offsets[row];
-    const T* source = static_cast<const T*>(from) + (offset < 0 ? 0 : offset + d);
-    T* target = to + row * pitch + d;
-    if (vector) {
-      cp_async16(target, source, offset >= 0);
-    } else {
+  if (vector) {
+#pragma unroll 4
+    for (int i = threadIdx.x; i < rows * chunks; i += kThreads) {
+      const int row = i / chunks, d = i % chunks * kVector;
+      const int64_t offset = offsets[row];
+      cp_async16(to + row * pitch + d, source + (offset < 0 ? 0 : offset + d), offset >= 0);
+    }
+  } else {
+    for (int i = threadIdx.x; i < rows * chunks; i += kThreads) {
+      const int row = i / chunks, d = i % chunks * kVector;
+      const int64_t offset = offsets[row];
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) target[e] = offset >= 0 ? source[e] : from_float<T>(0.f);
+      for (int e = 0; e < kVector; ++e)
+        to[row * pitch + d + e] = offset < 0 ? from_float<T>(0.f) : source[offset + d + e];
     }
   }
 }
 
 // Writes `rows` rows of zeros of a padding segment.
 template <class T, int kThreads>
-DSV4_DEVICE void zero_rows(const SwaView& v, const Segment& g, int h0, int heads) {
+DSV4_DEVICE void zero_rows(const SwaView& v, const Work& work) {
+  const Segment& g = work.segment;
+  const int h0 = work.h0, heads = work.heads;
   constexpr int kVector = 16 / sizeof(T);
   const int chunks = v.D / kVector;
   for (int i = threadIdx.x; i < g.rows * heads * chunks; i += kThreads) {

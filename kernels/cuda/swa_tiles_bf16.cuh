@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // swa_paged_attention on bf16 tensor cores. A block holds kM (query row, head) pairs of one request against tiles of
-// 32 keys. Four warps split D for the scores of kRows pairs and add their parts in one fixed order; then each of them
-// owns eight pairs for the softmax. For the weighted sum every warp takes all pairs and a share of the dims, so each
-// key element is read from shared memory twice a tile: once as K, once as V.
+// 32 keys. Four warps split D for the scores of kRows pairs, their queries in registers, and add their parts in one
+// fixed order; then each of them owns eight pairs for the softmax. For the weighted sum every warp takes all pairs and
+// a share of the dims. Shared memory a tile at D = 512, 64 pairs: 64 KiB read as K, 32 KiB as V, 80 KiB for the parts
+// and weights, which is about the time that the products take.
 #pragma once
 #include "swa_request.cuh"
 
@@ -14,49 +15,58 @@ constexpr int kPitchP = kKeys + 8;  // rows that are an odd number of 16-byte un
 template <int kM, int kStages, int kD>  // kD = 0: any D
 struct SwaTiles {
   static constexpr int kSplit = 4;                           // warps that share D
-  static constexpr int kWarps = kM == 16 ? 4 : 8;
-  static constexpr int kThreads = kWarps * kWarp;
+  static constexpr int kWarps = kM == 16 ? 4 : 8, kThreads = kWarps * kWarp;
   static constexpr int kRows = kM / (kWarps / kSplit);       // pairs that a warp scores
   static constexpr int kOctets = kRows / 8;                  // each belongs to the warp of that number
   static constexpr int kTiles = kM / 16, kScoreTiles = kRows / 16;
   static constexpr int kGroups = (kD ? kD : 512) / 16 / kWarps;  // 16-dim groups of a warp's weighted sum
-  static constexpr int kSlots = kStages + 1;                 // tiles whose key offsets are known
+  static constexpr int kSteps = (kD ? kD : 512) / 16 / kSplit;   // of 16 dims, in a warp's scores
+  static constexpr int kPass = kM == 16 ? 2 : 1;             // groups of 16 keys scored at once
+  static constexpr int kSlots = 8;                           // tiles whose key offsets are known
+  static constexpr int kFree = kStages - (kM + kKeys - 1) / kKeys;  // stages without queries, before those are read
   static_assert(kM == 16 || kM == 64, "16 pairs keep four warps busy, 64 fill the registers of eight");
 
   static __host__ __device__ constexpr size_t bytes(int D) {
-    return (kM + kStages * kKeys) * (D + 8) * sizeof(bf16) + kM / 8 * (kSplit - 1) * 64 * sizeof(float4) +
+    return kStages * kKeys * (D + 8) * sizeof(bf16) + kM / 8 * (kSplit - 1) * 64 * sizeof(float4) +
            kM * kPitchP * sizeof(bf16) + kM * 2 * sizeof(int64_t) + kSlots * kKeys * sizeof(int64_t) +
-           kM * 2 * sizeof(float) + kSlots * sizeof(uint32_t);
+           kM * sizeof(Sight) + sizeof(Work) + kSlots * sizeof(uint32_t);
   }
 
   const SwaView& v;
   const int D, pitch, warp, lane;
-  bf16 *q, *kv, *weights;              // shared: [kM][pitch], later the result; [kStages][kKeys][pitch]; [kM][kPitchP]
+  bf16 *kv, *weights;                  // shared: [kStages][kKeys][pitch]; [kM][kPitchP]
   float4* parts;                       // [kM / 8][kSplit - 1][2][kWarp]: scores over other warps' dims
   int64_t *q_at, *angle_at, *key_at;   // [kM], [kM], [kSlots][kKeys]
-  float *alpha, *inverse;              // [kM]
+  Work* work;
+  Sight* sights;                       // [kM]
+  float *alpha, *inverse;              // [kM], in the place of q_at, which is no longer needed then
   uint32_t* usable;                    // [kSlots]: keys that have a page
 
-  float o[kTiles][kGroups][2][4];      // in the layout of mma_bf16's result
+  uint32_t q[kScoreTiles][kSteps][4];  // in the layout of mma_bf16's A: this warp's pairs and dims
+  float o[kTiles][kGroups][2][4];      // in the layout of its result
   float top, sum;                      // running maximum and sum of this lane's pair
 
   DSV4_DEVICE SwaTiles(const SwaView& view, unsigned char* memory)
       : v(view), D(kD ? kD : view.D), pitch(D + 8), warp(threadIdx.x / kWarp), lane(threadIdx.x % kWarp) {
-    q = reinterpret_cast<bf16*>(memory);
-    kv = q + kM * pitch;
+    kv = reinterpret_cast<bf16*>(memory);
     weights = kv + kStages * kKeys * pitch;
     parts = reinterpret_cast<float4*>(weights + kM * kPitchP);
     q_at = reinterpret_cast<int64_t*>(parts + kM / 8 * (kSplit - 1) * 64);
     angle_at = q_at + kM;
     key_at = angle_at + kM;
-    alpha = reinterpret_cast<float*>(key_at + kSlots * kKeys);
+    work = reinterpret_cast<Work*>(key_at + kSlots * kKeys);
+    sights = reinterpret_cast<Sight*>(work + 1);
+    alpha = reinterpret_cast<float*>(q_at);
     inverse = alpha + kM;
-    usable = reinterpret_cast<uint32_t*>(inverse + kM);
+    usable = reinterpret_cast<uint32_t*>(sights + kM);
   }
 
   DSV4_DEVICE int split() const { return warp % kSplit; }
   DSV4_DEVICE int pair() const { return warp / kSplit * kRows + split() * 8 + lane / 4; }  // of the softmax
   DSV4_DEVICE bool owns_pairs() const { return split() < kOctets; }
+  DSV4_DEVICE uint32_t my_keys() const { return 0x03030303u << lane % 4 * 2; }  // of a tile's softmax
+  DSV4_DEVICE bf16* queries() const { return kv + kFree * kKeys * pitch; }  // [kM][pitch] until they are read
+  DSV4_DEVICE bf16* result() const { return kv; }                           // [kM][pitch] after the last tile
   DSV4_DEVICE bf16* tile(int i) const { return kv + i % kStages * kKeys * pitch; }
   // Where this lane points ldmatrix for a 16x16 block.
   DSV4_DEVICE int block16(int row_pitch) const { return lane % 16 * row_pitch + lane / 16 * 8; }
@@ -64,14 +74,13 @@ struct SwaTiles {
   DSV4_DEVICE void load_tile(int i) {
     load_rows<bf16, kThreads>(tile(i), pitch, v.kv, key_at + i % kSlots * kKeys, kKeys, D, v.vector_kv);
   }
-  DSV4_DEVICE void set_keys(int i, const KeySpot& spot) {  // a warp, lane = key
-    const int64_t offset = offset_of(v, spot);
+  DSV4_DEVICE bool wanted(int i, int half) const { return (usable[i % kSlots] >> half * 16 & 0xffffu) != 0; }
+  DSV4_DEVICE void set_keys(int i) {  // a warp, lane = key
+    const int64_t offset = offset_of(v, work->segment, work->keys, i * kKeys + lane);
     key_at[i % kSlots * kKeys + lane] = offset;
     const uint32_t bits = __ballot_sync(kAllLanes, offset >= 0);
     if (lane == 0) usable[i % kSlots] = bits;
   }
-
-  DSV4_DEVICE uint32_t my_keys() const { return 0x03030303u << lane % 4 * 2; }  // of the softmax
 
   DSV4_DEVICE void begin() {
     top = -__uint_as_float(0x7f800000u), sum = 0;
@@ -83,45 +92,64 @@ struct SwaTiles {
         for (auto& n : group) n[0] = 0, n[1] = 0, n[2] = 0, n[3] = 0;
   }
 
-  // x[2 * n + e] = q . key of this lane's pair and key 8 * n + lane % 4 * 2 + e, where the warp owns pairs.
-  DSV4_DEVICE void score(const bf16* keys, float (&x)[8]) {
-    float s[kScoreTiles][4][4] = {};
-    const int steps = kD ? kD / 16 / kSplit : (D / 16 + kSplit - 1) / kSplit;
-    const int begin = split() * steps, end = kD ? begin + steps : min(begin + steps, D / 16);
-    const bf16* rows = q + warp / kSplit * kRows * pitch + block16(pitch);
-    const bf16* columns = keys + (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2 * 8;
-#pragma unroll 2
-    for (int k = begin; k < end; ++k) {
-      uint32_t a[kScoreTiles][4];
-#pragma unroll
-      for (int m = 0; m < kScoreTiles; ++m) ldmatrix_x4(a[m], rows + m * 16 * pitch + k * 16);
-#pragma unroll
-      for (int n = 0; n < kKeys / 16; ++n) {
-        uint32_t r[4];
-        ldmatrix_x4(r, columns + n * 16 * pitch + k * 16);
-        const uint32_t low[2] = {r[0], r[1]}, high[2] = {r[2], r[3]};
-#pragma unroll
-        for (int m = 0; m < kScoreTiles; ++m) mma_bf16(s[m][2 * n], a[m], low), mma_bf16(s[m][2 * n + 1], a[m], high);
-      }
-    }
-    exchange(s, x);
+  DSV4_DEVICE int first_step() const { return split() * (kD ? kSteps : (D / 16 + kSplit - 1) / kSplit); }
+  DSV4_DEVICE int step_count() const {
+    return kD ? kSteps : max(0, min((D / 16 + kSplit - 1) / kSplit, D / 16 - first_step()));
   }
 
-  // Adds the parts of the four warps, always in the order of the dims.
-  DSV4_DEVICE void exchange(const float (&s)[kScoreTiles][4][4], float (&x)[8]) {
+  // Waits until at most kPending of the thread's groups of copies are under way; afterwards their stages are free.
+  template <int kPending>
+  DSV4_DEVICE void read_queries() {
+    cp_async_wait<kPending>();
+    __syncthreads();
+    const bf16* rows = queries() + warp / kSplit * kRows * pitch + first_step() * 16 + block16(pitch);
+#pragma unroll
+    for (int m = 0; m < kScoreTiles; ++m)
+#pragma unroll
+      for (int k = 0; k < kSteps; ++k)
+        if (k < step_count()) ldmatrix_x4(q[m][k], rows + m * 16 * pitch + k * 16);
+    __syncthreads();
+  }
+
+  // x[2 * n + e] = q . key of this lane's pair and the tile's key 8 * n + lane % 4 * 2 + e, where the warp owns pairs.
+  // The parts of the four warps are added in the order of the dims, always.
+  DSV4_DEVICE void score(int i, float (&x)[8]) {
+    const bf16* columns = tile(i) + (lane % 8 + lane / 16 * 8) * pitch + first_step() * 16 + lane / 8 % 2 * 8;
     float4* mine = parts + warp / kSplit * kOctets * (kSplit - 1) * 64 + lane;
     float own[8];
 #pragma unroll
-    for (int octet = 0; octet < kOctets; ++octet) {
-      const float(&y)[4][4] = s[octet / 2];
-      const int e = octet % 2 * 2;
-      if (octet == split()) {
+    for (int h = 0; h < 2; h += kPass) {
+      float s[kScoreTiles][2 * kPass][4] = {};
+      if (kPass == 2 || wanted(i, h)) {
 #pragma unroll
-        for (int n = 0; n < 4; ++n) own[2 * n] = y[n][e], own[2 * n + 1] = y[n][e + 1];
-      } else {
-        float4* to = mine + (octet * (kSplit - 1) + split() - (split() > octet)) * 64;
-        to[0] = make_float4(y[0][e], y[0][e + 1], y[1][e], y[1][e + 1]);
-        to[kWarp] = make_float4(y[2][e], y[2][e + 1], y[3][e], y[3][e + 1]);
+        for (int k = 0; k < kSteps; ++k) {
+          if (k >= step_count()) continue;
+#pragma unroll
+          for (int n = 0; n < kPass; ++n) {
+            uint32_t r[4];
+            ldmatrix_x4(r, columns + (h + n) * 16 * pitch + k * 16);
+            const uint32_t low[2] = {r[0], r[1]}, high[2] = {r[2], r[3]};
+#pragma unroll
+            for (int m = 0; m < kScoreTiles; ++m)
+              mma_bf16(s[m][2 * n], q[m][k], low), mma_bf16(s[m][2 * n + 1], q[m][k], high);
+          }
+        }
+      }
+#pragma unroll
+      for (int octet = 0; octet < kOctets; ++octet) {
+        const int e = octet % 2 * 2;
+#pragma unroll
+        for (int n = 0; n < kPass; ++n) {
+          const float(&a)[4] = s[octet / 2][2 * n];
+          const float(&b)[4] = s[octet / 2][2 * n + 1];
+          if (octet == split()) {
+            float* to = own + (h + n) * 4;
+            to[0] = a[e], to[1] = a[e + 1], to[2] = b[e], to[3] = b[e + 1];
+          } else {
+            mine[(octet * (kSplit - 1) + split() - (split() > octet)) * 64 + (h + n) * kWarp] =
+                make_float4(a[e], a[e + 1], b[e], b[e + 1]);
+          }
+        }
       }
     }
     __syncthreads();
@@ -132,18 +160,18 @@ struct SwaTiles {
       float y[8];
       if (w == split()) {
 #pragma unroll
-        for (int i = 0; i < 8; ++i) y[i] = own[i];
+        for (int e = 0; e < 8; ++e) y[e] = own[e];
       } else {
         const float4 a = from[0], b = from[kWarp];
         y[0] = a.x, y[1] = a.y, y[2] = a.z, y[3] = a.w, y[4] = b.x, y[5] = b.y, y[6] = b.z, y[7] = b.w;
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) x[i] = w ? x[i] + y[i] : y[i];
+      for (int e = 0; e < 8; ++e) x[e] = w ? x[e] + y[e] : y[e];
     }
   }
 
   // Weights of a tile, rounded to bf16; the softmax divides by the sum of the rounded ones. True if a score that the
-  // pair must not see is no number: the key may hold NaN, and 0 * NaN would reach the pair through the product.
+  // pair must not see is not finite: the key may hold NaN, and 0 * NaN would reach the pair through the product.
   DSV4_DEVICE bool soften(float (&x)[8], uint32_t seen) {
     const float infinity = __uint_as_float(0x7f800000u);
     float best = top;
@@ -151,15 +179,14 @@ struct SwaTiles {
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const int key = i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const bool visible = seen >> key & 1;
-      poisoned |= !visible && !(fabsf(x[i]) < infinity);
-      x[i] = visible ? x[i] * (v.scale * kLog2E) : -infinity;
+      const bool visible = seen >> key & 1, finite = fabsf(x[i]) < infinity;
+      poisoned |= !visible && !finite;
+      x[i] = !visible ? -infinity : finite ? x[i] * (v.scale * kLog2E) : not_a_number();
       best = fmaxf(best, x[i]);
     }
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 2));
-    const float base = best == -infinity ? 0.f : best;
-    const float shrink = exp2f(top - base);
+    const float base = best == -infinity ? 0.f : best, shrink = exp2f(top - base);
     float add = 0;
     uint32_t* to = reinterpret_cast<uint32_t*>(weights + pair() * kPitchP + lane % 4 * 2);
 #pragma unroll
@@ -179,8 +206,8 @@ struct SwaTiles {
   static DSV4_DEVICE bool not_finite(uint32_t pair) {
     return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
   }
-  // Zeroes the keys of a tile that hold NaN or infinity. Their scores have been taken: a pair that sees such a key has
-  // the weight NaN by now, which makes its result NaN with a zero key too.
+  // Zeroes the keys of a tile that hold NaN or infinity. Their scores have been taken, none of them finite: a pair that
+  // sees such a key has the weight NaN by now, which makes its result NaN with a zero key too.
   DSV4_DEVICE void clean(bf16* keys) {
     for (int k = warp; k < kKeys; k += kWarps) {
       uint4* row = reinterpret_cast<uint4*>(keys + k * pitch);
@@ -195,7 +222,8 @@ struct SwaTiles {
     __syncthreads();
   }
 
-  DSV4_DEVICE void mix(const bf16* keys) {
+  DSV4_DEVICE void mix(int i) {
+    const bf16* values = tile(i);
 #pragma unroll
     for (int m = 0; m < kTiles; ++m) {
       const float low = alpha[m * 16 + lane / 4], high = alpha[m * 16 + 8 + lane / 4];
@@ -207,6 +235,7 @@ struct SwaTiles {
     }
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
+      if (!wanted(i, k)) continue;  // all weights are 0
       uint32_t a[kTiles][4];
 #pragma unroll
       for (int m = 0; m < kTiles; ++m) ldmatrix_x4(a[m], weights + m * 16 * kPitchP + k * 16 + block16(kPitchP));
@@ -215,7 +244,7 @@ struct SwaTiles {
         const int d = (g * kWarps + warp) * 16;
         if (kD == 0 && d >= D) continue;
         uint32_t r[4];
-        ldmatrix_x4_trans(r, keys + k * 16 * pitch + d + block16(pitch));
+        ldmatrix_x4_trans(r, values + k * 16 * pitch + d + block16(pitch));
         const uint32_t low[2] = {r[0], r[1]}, high[2] = {r[2], r[3]};
 #pragma unroll
         for (int m = 0; m < kTiles; ++m) mma_bf16(o[m][g][0], a[m], low), mma_bf16(o[m][g][1], a[m], high);
@@ -223,7 +252,7 @@ struct SwaTiles {
     }
   }
 
-  // Divides, turns back, rounds once, and leaves the result where the queries were.
+  // Divides, turns back, rounds once, and leaves the result in shared memory.
   DSV4_DEVICE void round_result() {
     float factor[kTiles][2];
 #pragma unroll
@@ -232,27 +261,36 @@ struct SwaTiles {
     for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const int d = (g * kWarps + warp) * 16 + n * 8 + lane % 4 * 2, i = (d - (D - v.R)) / 2;
-        if (kD == 0 && d >= D) continue;
-        int64_t have = -1;
-        float c = 1, s = 0;
+        const int first = (g * kWarps + warp) * 16 + n * 8, d = first + lane % 4 * 2;
+        if (kD == 0 && first >= D) continue;
 #pragma unroll
         for (int m = 0; m < 2 * kTiles; ++m) {
-          const int row = m * 8 + lane / 4;
-          float a = o[m / 2][g][n][m % 2 * 2] * factor[m / 2][m % 2];
-          float b = o[m / 2][g][n][m % 2 * 2 + 1] * factor[m / 2][m % 2];
-          if (d >= D - v.R) {
-            if (angle_at[row] != have) {  // heads of a row share the angle
-              have = angle_at[row];
-              c = v.cos_sin[have + i], s = v.cos_sin[have + v.R / 2 + i];
-            }
-            const float turned = a * c + b * s;
-            b = b * c - a * s;
-            a = turned;
-          }
-          *reinterpret_cast<uint32_t*>(q + row * pitch + d) = pack_bf16(a, b);
+          o[m / 2][g][n][m % 2 * 2] *= factor[m / 2][m % 2];
+          o[m / 2][g][n][m % 2 * 2 + 1] *= factor[m / 2][m % 2];
         }
+        if (first + 8 > D - v.R) turn_back(g, n, d);
+#pragma unroll
+        for (int m = 0; m < 2 * kTiles; ++m)
+          *reinterpret_cast<uint32_t*>(result() + (m * 8 + lane / 4) * pitch + d) =
+              pack_bf16(o[m / 2][g][n][m % 2 * 2], o[m / 2][g][n][m % 2 * 2 + 1]);
       }
+    }
+  }
+
+  // The inverse rotation of dims d and d + 1 in all pairs.
+  DSV4_DEVICE void turn_back(int g, int n, int d) {
+    const int i = (d - (D - v.R)) / 2;
+    if (d < D - v.R) return;
+    int64_t have = -1;
+    float c = 1, s = 0;
+#pragma unroll
+    for (int m = 0; m < 2 * kTiles; ++m) {
+      const int64_t at = angle_at[m * 8 + lane / 4];
+      if (at != have) have = at, c = v.cos_sin[at + i], s = v.cos_sin[at + v.R / 2 + i];  // heads of a row share it
+      float &a = o[m / 2][g][n][m % 2 * 2], &b = o[m / 2][g][n][m % 2 * 2 + 1];
+      const float turned = a * c + b * s;
+      b = b * c - a * s;
+      a = turned;
     }
   }
 };
