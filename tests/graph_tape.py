@@ -29,7 +29,7 @@ class HostAccess(RuntimeError):
 
 
 class Tape:
-    """See :class:`dsv4spec.spec.graphs.Capture`."""
+    """See :class:`dsv4spec.spec.captured.Capture`."""
 
     def __init__(self):
         self.recordings: list[_Recording] = []

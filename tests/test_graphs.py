@@ -14,7 +14,7 @@ import dsv4spec.engine
 import tiny_checkpoints as tiny
 from dsv4spec import Engine, SamplingParams, SpeculativeConfig, ops
 from dsv4spec.demo import ASSET
-from dsv4spec.spec.graphs import GraphOptions, RoundGraphs, graphs_for
+from dsv4spec.spec.graphs import GraphOptions, Graphs, graphs_for
 from dsv4spec.spec.plain import Chunk
 
 TEXT = "An exception is raised when the argument is not a string.  " * 30
@@ -29,10 +29,10 @@ def engine(taped=False, directory=ASSET, steps=3, helped=None, **options):
     def graphs(worker, wanted):
         if helped:
             worker.nextn = Helped(worker.nextn, helped)
-        return RoundGraphs(worker, wanted, tape) if taped else graphs_for(worker, wanted)
+        return Graphs(worker, wanted, tape) if taped else graphs_for(worker, wanted)
 
     options = {"max_running_requests": 4, "max_len": 512, **options}
-    speculative = steps if isinstance(steps, SpeculativeConfig) else SpeculativeConfig(steps)
+    speculative = SpeculativeConfig(steps) if isinstance(steps, int) else steps
     with pytest.MonkeyPatch.context() as m:
         m.setattr(dsv4spec.engine, "graphs_for", graphs)
         made = Engine(directory, speculative=speculative, **options)
@@ -73,6 +73,15 @@ def test_replayed_rounds_give_the_tokens_of_eager_ones(steps, page_size):
     assert len(replays) == 9 and all(replays), "every graph of the sizes 1, 2 and 4 must have run"
 
 
+def test_plain_decoding_is_replayed_too():
+    eager, taped = engine(steps=None, page_size=16), engine(True, steps=None, page_size=16)
+    assert [tokens for tokens, _ in generate(taped)] == [tokens for tokens, _ in generate(eager)] == plain()
+    mine, theirs = taped.metrics(), eager.metrics()
+    assert mine["forwards"] == theirs["forwards"]
+    assert mine["cuda_graphs"] == {"replayed_rounds": theirs["forwards"]["target_decode"], "eager_rounds": {}}
+    assert [r.replays > 0 for r in taped.tape.recordings] == [True] * 3
+
+
 @pytest.mark.parametrize("options", [(2, 2, 5), (3, 2, 8), (1, 3, 4)])
 def test_trees_are_replayed_too(options, tmp_path):
     """A window-only Target; its NextN is helped, so that rounds accept every count."""
@@ -111,7 +120,7 @@ def prefilled(lengths, options=GraphOptions(), **engine_options):
     made = engine(max_running_requests=8, **engine_options)
     worker, ids = made._scheduler.worker, made.tokenizer.encode(TEXT)
     worker.tape = Tape()
-    worker.graphs = RoundGraphs(worker, options, worker.tape) if options else None
+    worker.graphs = Graphs(worker, options, worker.tape) if options else None
     rows = [made.cache.open() for _ in lengths]
     worker.prefill([Chunk(row, ids[row:row + n]) for row, n in zip(rows, lengths)])
     return worker, rows
@@ -162,8 +171,8 @@ def test_a20_an_all_padding_graph_changes_nothing(routed):
     taped, rows = prefilled((66, 10), GraphOptions(cuda_graph_bs=(4,)))
     graph, before = taped.graphs.graphs[4], [p.clone() for p in pools(taped.cache)]
     graph.window.fill([])
-    for part in (graph._draft, graph._verify, graph._extend):
-        part()
+    for replay in graph._replays:
+        replay()
     assert not any(changed(before, pools(taped.cache)))
     assert taped.decode(rows)
 
@@ -210,7 +219,7 @@ def test_what_changes_on_the_host_cannot_hide_in_a_graph(routed, monkeypatch):
     for wrong in (lambda window, *a: right(window, *a) if window.live.sum().item() >= 0 else None,
                   lambda window, *a: right(window, *a) if torch.tensor([1]) is not None else None):
         monkeypatch.setattr(worker, "_draft", wrong)
-        worker.graphs = RoundGraphs(worker, GraphOptions(), Tape())
+        worker.graphs = Graphs(worker, GraphOptions(), Tape())
         assert not worker.graphs.graphs and "capture of batch size 8 failed: aten::" in worker.graphs.why_not
     assert issubclass(HostAccess, RuntimeError)
     monkeypatch.undo()

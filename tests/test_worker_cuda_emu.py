@@ -20,7 +20,7 @@ from dsv4spec.cli import main
 from dsv4spec.demo import ASSET
 from dsv4spec.ops import MissingKernel
 from dsv4spec.ops.table import NO_KERNEL
-from dsv4spec.spec.graphs import RoundGraphs
+from dsv4spec.spec.graphs import Graphs
 
 GAP = 1e-3  # two best logits nearer than this may fall either way (fp32)
 NEW = (14, 5, 20, 11, 8)
@@ -82,7 +82,7 @@ def run(kind, tmp, config, *, backend="cuda_emu", tape=None, **options):
 
     def graphs(worker, wanted):
         worker.nextn = Helped(worker.nextn, sequences, config.num_steps + 2)
-        return RoundGraphs(worker, wanted, tape, "device cpu")
+        return Graphs(worker, wanted, tape, "device cpu")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dsv4spec.engine, "graphs_for", graphs)

@@ -111,9 +111,8 @@ class Engine:
                              prefill_chunk=chunked_prefill_size, dtype=self.dtype, device=self.device,
                              draft=speculative is not None)
         worker = self._worker(target, nextn, max_running_requests)
-        if self.speculative is not None:
-            with self._routed(), torch.inference_mode(), torch_threads(self.config, self.device):
-                worker.graphs = graphs_for(worker, graphs)
+        with self._routed(), torch.inference_mode(), torch_threads(self.config, self.device):
+            worker.graphs = graphs_for(worker, graphs)
         self._scheduler = Scheduler(worker, self.cache, max_running=max_running_requests,
                                     prefill_budget=chunked_prefill_size)
         self.tokenizer = Tokenizer.of(directory)

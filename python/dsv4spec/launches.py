@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many launches a round takes, by part and by operator: counted while the worker's own parts run as they would be
-captured (spec/graphs.py), not estimated.
+captured (spec/captured.py), not estimated.
 
 Launches depend on the layer kinds, the dtype and the widths of tables, not on the sizes of matrices: a model is
 counted with its own layer list and small matrices of zeros.
@@ -21,7 +21,7 @@ from .models.deepseek_v4 import DeepseekV4Target
 from .models.nextn import DeepseekV4NextN
 from .models.weights import Weights, nextn_tensors, target_tensors
 from .ops import _dispatch, use_backend
-from .spec.graphs import RoundGraph
+from .spec.captured import RoundGraph
 from .spec.metrics import Metrics
 from .spec.options import SpeculativeConfig
 from .spec.tree import window_rows
@@ -79,7 +79,7 @@ class Launches(TorchDispatchMode):
 
 
 class Counting:
-    """A capture (spec/graphs.py) that runs once and counts."""
+    """A capture (spec/captured.py) that runs once and counts."""
 
     def __init__(self):
         self.parts: list[Launches] = []

@@ -65,7 +65,7 @@ def metric_rows(metrics: dict) -> list[tuple[str, str]]:
     graphs = metrics["cuda_graphs"]
     eager = [f"{count} op by op: {why}" for why, count in graphs["eager_rounds"].items() if why != "device cpu"]
     if graphs["replayed_rounds"] or eager:
-        rows.append(("rounds", "; ".join([f"{graphs['replayed_rounds']} as CUDA graphs", *eager])))
+        rows.append(("decode steps", "; ".join([f"{graphs['replayed_rounds']} as CUDA graphs", *eager])))
     if metrics["reference_ops"]:
         rows.append(("ops that ran their reference", ", ".join(metrics["reference_ops"])))
     return rows + [("first token / per token", f"{number(metrics['ttft_ms'])} ms / {number(metrics['tpot_ms'])} ms"),

@@ -10,6 +10,7 @@ import torch
 from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from .accept import Block, Keep, keep_all
+from .captured import Capture, DecodeGraph
 from .carry import Carry
 from .metrics import Metrics
 
@@ -39,11 +40,14 @@ class PlainWorker:
         metrics: counters to increment.
     """
 
-    window = 1  # rows of KV that a round may write
+    window = 1  # rows of KV that a step may write
+    captured_steps = 0     # draft steps of a captured step
+    why_not_captured = ""  # why graphs cannot hold a step
 
     def __init__(self, target, cache, metrics: Metrics, *, vocab_size: int, max_requests: int, device="cpu"):
         self.target, self.cache, self.metrics = target, cache, metrics
         self.vocab_size, self.device = vocab_size, torch.device(device)
+        self.max_requests, self.graphs = max_requests, None  # spec/graphs.py
         self.carry = Carry(max_requests)  # bonus: int64 [B], the last token given out
 
     # ------------------------------------------------------------------------------------------------ prefill
@@ -82,16 +86,28 @@ class PlainWorker:
     def decode(self, rows: Sequence[int], keep: Keep = keep_all) -> list[Block]:
         """One token for each row. Raises CacheFull (nothing taken)."""
         with self.metrics.phase("decode"):
-            batch = self.cache.batch(ForwardMode.TARGET_DECODE, rows, self._blank(len(rows)), 1)
-            batch.input_ids = self.carry.get(rows)["bonus"]
-            chosen = self.target.logits(self._target(batch)).argmax(-1)
-            self.carry.put(rows, bonus=chosen)
+            chosen = self._begin(rows, 0).decode()
             blocks = []
-            for i, token in enumerate(chosen.tolist()):
+            for i, token in enumerate(chosen):
                 keep(i, [token])
                 blocks.append(Block([token], 0))
             self.cache.commit(rows, [1] * len(rows))
         return blocks
+
+    def _begin(self, rows: Sequence[int], steps: int):
+        """The step to run: a captured one where there are graphs and one fits, else op by op."""
+        return self.eager(rows, steps) if self.graphs is None else self.graphs.begin(rows, steps)
+
+    def eager(self, rows: Sequence[int], steps: int) -> EagerDecode:
+        return EagerDecode(self, rows)
+
+    def captured(self, capture: Capture, size: int) -> DecodeGraph:
+        return DecodeGraph(self, capture, size)
+
+    # The device's part of a step, which can be captured.
+    def _next(self, batch: ForwardBatch, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The Target's choice after each row, int64."""
+        return torch.argmax(self.target.logits(self._target(batch)), -1, out=out)
 
     # ------------------------------------------------------------------------------------------------- helpers
     def _target(self, batch: ForwardBatch) -> torch.Tensor:
@@ -104,3 +120,18 @@ class PlainWorker:
     def _blank(self, count: int) -> torch.Tensor:
         """Room for ids not known yet."""
         return torch.empty(count, dtype=torch.int64, device=self.device)
+
+
+class EagerDecode:
+    """A step of plain decoding whose tensors are made for it. CacheFull before anything was taken."""
+
+    def __init__(self, worker: PlainWorker, rows: Sequence[int]):
+        self.worker, self.rows = worker, rows
+        self.batch = worker.cache.batch(ForwardMode.TARGET_DECODE, rows, worker._blank(len(rows)), 1)
+
+    def decode(self) -> list[int]:
+        worker = self.worker
+        self.batch.input_ids = worker.carry.get(self.rows)["bonus"]
+        chosen = worker._next(self.batch)
+        worker.carry.put(self.rows, bonus=chosen)
+        return chosen.tolist()

@@ -17,7 +17,7 @@ Rejected rows leave KV behind at positions >= s; the next window starts at s and
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
 import torch
 
@@ -27,13 +27,11 @@ from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from . import tree
 from .accept import Block, Keep, embeddable, keep_all, take_blocks, window_candidates
+from .captured import Capture, RoundGraph
 from .metrics import Metrics
 from .options import SpeculativeConfig
 from .plain import Chunk, PlainWorker
 from .round import EagerRound, Verified
-
-if TYPE_CHECKING:
-    from .graphs import RoundGraphs
 
 
 class EagleWorker(PlainWorker):
@@ -51,8 +49,6 @@ class EagleWorker(PlainWorker):
         super().__init__(target, cache, metrics, vocab_size=vocab_size, max_requests=max_requests, device=device)
         self.nextn, self.options, self.max_len = nextn, options, max_len
         self.window = tree.window_rows(options)
-        self.max_requests = max_requests
-        self.graphs: RoundGraphs | None = None
         # carry: bonus int64 [B]; state [B, hc*d], NextN's output that the first drafts came from; first int64 [B, k], the
         # first drafts of the next round, and first_p [B, k], their probabilities (of a chain: where draft_p_min asks)
         self._chains: dict[tuple[int, int], tree.Links] = {}  # by batch size and steps
@@ -79,7 +75,7 @@ class EagleWorker(PlainWorker):
     def decode(self, rows: Sequence[int], keep: Keep = keep_all, num_steps: int | None = None) -> list[Block]:
         """One round for every row: 1 .. num_steps + 1 tokens each. Raises CacheFull before anything was taken."""
         steps = self._steps(num_steps)
-        this = self.graphs.begin(rows, steps) if self.graphs is not None else EagerRound(self, rows, steps)
+        this = self._begin(rows, steps)
         with self.metrics.phase("draft"):
             this.draft()
         with self.metrics.phase("verify"):
@@ -94,6 +90,20 @@ class EagleWorker(PlainWorker):
             this.extend(kept)
         self.cache.commit(rows, kept)
         return blocks
+
+    def eager(self, rows: Sequence[int], steps: int) -> EagerRound:
+        return EagerRound(self, rows, steps)
+
+    def captured(self, capture: Capture, size: int) -> RoundGraph:
+        return RoundGraph(self, capture, size, self.captured_steps)
+
+    @property
+    def captured_steps(self) -> int:
+        return self.options.num_steps
+
+    @property
+    def why_not_captured(self) -> str:
+        return "draft_p_min reads a probability on the host after each draft" if self.options.draft_p_min else ""
 
     def _steps(self, num_steps: int | None) -> int:
         most = self.options.num_steps
