@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every host/<op>.cpp includes: params, refusals, the number of cores, the launch itself, and the macros that put
+// a launcher into the backend table. The launch is kernel<<<...>>>, ACLRT_LAUNCH_KERNEL or the emulator's.
+#pragma once
+#include <cstdio>
+
+#include "backend.h"
+#include "dsv4spec/types.h"
+#include "params.h"
+
+#if defined(ASCEND_EMU)
+#include <cstring>
+
+#include "../../tests/emu/ascendc/launch.h"
+#elif defined(DSV4_ASCEND_ACLRT)
+#include "acl/acl.h"
+#define GM_ADDR void*
+#else
+#include "acl/acl.h"
+#include "kernel_operator.h"
+#endif
+
+namespace dsv4::ascend {
+
+bool add_kernel(OpId id, LaunchFn launch, WorkspaceFn workspace);
+
+// Writes "argument: expected RULE, got VALUE" and returns the status to give back.
+template <class... Values>
+inline int32_t refuse(const Launch& launch, const char* format, Values... values) {
+  std::snprintf(launch.error, launch.error_size, format, values...);
+  return DSV4_INVALID_ARGUMENT;
+}
+inline int32_t failed(const Launch& launch, const char* what, const char* why) {
+  std::snprintf(launch.error, launch.error_size, "AscendC: %s: %s", what, why);
+  return DSV4_INTERNAL_ERROR;
+}
+
+// Cores of the device. Kernels split over at most so many blocks; results do not depend on the number.
+int vector_cores();
+int cube_cores();
+
+template <class T>
+constexpr T ceil_div(T a, T b) { return (a + b - 1) / b; }
+template <class T>
+constexpr T round_up(T a, T b) { return (a + b - 1) / b * b; }
+
+inline uint8_t* address(const TensorView& view) { return static_cast<uint8_t*>(view.data); }
+inline uint8_t* workspace_of(const Launch& launch) { return static_cast<uint8_t*>(launch.workspace); }
+
+template <class Params, int32_t (*launch_fn)(const Params&, const Launch&)>
+int32_t launch_op(const void* params, const Launch* l) {
+  return launch_fn(*static_cast<const Params*>(params), *l);
+}
+// The same with scratch. It holds anything; in the emulator that is NaN bytes, where taking it for zeros shows.
+template <class Params, int32_t (*launch_fn)(const Params&, const Launch&), uint64_t (*workspace)(const Params&)>
+int32_t launch_with_scratch(const void* params, const Launch* l) {
+#if defined(ASCEND_EMU)
+  if (const uint64_t bytes = workspace(*static_cast<const Params*>(params))) std::memset(l->workspace, 0xff, bytes);
+#endif
+  return launch_fn(*static_cast<const Params*>(params), *l);
+}
+
+}  // namespace dsv4::ascend
+
+// DSV4_ASCEND_DECLARE(kernel, types...): the kernel as host code sees it.
+// DSV4_ASCEND_LAUNCH(kernel, blocks, launch, args...): a dsv4_status.
+#if defined(ASCEND_EMU)
+#define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" void kernel(__VA_ARGS__)
+#define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...)                                                \
+  (::ascend_emu::launch(#kernel, &kernel, static_cast<uint32_t>(blocks), __VA_ARGS__) ? DSV4_OK   \
+       : ::dsv4::ascend::failed(l, #kernel, ascend_emu_report()))
+#elif defined(DSV4_ASCEND_ACLRT)
+#define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" uint32_t aclrtlaunch_##kernel(uint32_t, aclrtStream, __VA_ARGS__)
+#define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...)                                                              \
+  (aclrtlaunch_##kernel(static_cast<uint32_t>(blocks), (l).stream, __VA_ARGS__) == ACL_SUCCESS ? DSV4_OK         \
+       : ::dsv4::ascend::failed(l, #kernel, "the run time refused the launch"))
+#else
+#define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" __global__ __aicore__ void kernel(__VA_ARGS__)
+#define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...) \
+  (kernel<<<static_cast<uint32_t>(blocks), 0, (l).stream>>>(__VA_ARGS__), DSV4_OK)
+#endif
+
+// Registers `int32_t launch(const Params&, const Launch&)` of this file as the kernel of `op`.
+#define DSV4_ASCEND_KERNEL(op, Params, launch_fn)                  \
+  static const bool op##_added = ::dsv4::ascend::add_kernel(       \
+      ::dsv4::kOp_##op, &::dsv4::ascend::launch_op<Params, launch_fn>, nullptr);
+// The same with scratch: `uint64_t workspace(const Params&)` bytes, not zeroed.
+#define DSV4_ASCEND_KERNEL_WITH_WORKSPACE(op, Params, launch_fn, workspace_size)                   \
+  static const bool op##_added = ::dsv4::ascend::add_kernel(                                       \
+      ::dsv4::kOp_##op, &::dsv4::ascend::launch_with_scratch<Params, launch_fn, workspace_size>,   \
+      [](const void* p) { return workspace_size(*static_cast<const Params*>(p)); });

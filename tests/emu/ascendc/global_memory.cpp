@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Global memory: hazards by the bytes of 64-byte lines, across pipes and cores, and the scalar unit's data cache.
+#include "global_memory.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core.h"
+
+namespace ascend_emu {
+namespace {
+
+constexpr uint64_t kLineBytes = 64;
+
+struct Record {
+  uint64_t mask;  // bytes of the line
+  uint32_t seq;
+  uint16_t core;
+  uint8_t pipe;
+  bool write;
+};
+struct Line {
+  uint64_t key = 0;  // address / 64 + 1; 0: free
+  uint32_t launch = 0;
+  uint32_t count = 0;
+  Record few[3];
+  std::vector<Record> more;
+
+  Record& at(uint32_t i) { return i < 3 ? few[i] : more[i - 3]; }
+  void add(const Record& r) {
+    if (count < 3) few[count] = r;
+    else if (count - 3 < more.size()) more[count - 3] = r;
+    else more.push_back(r);
+    ++count;
+  }
+};
+
+struct Lines {
+  std::vector<Line> table = std::vector<Line>(4096);
+  size_t used = 0;
+  uint32_t launch = 0;
+
+  Line& find(uint64_t key) {
+    for (size_t i = hash(key);; i = (i + 1) & (table.size() - 1)) {
+      Line& line = table[i];
+      if (line.launch == launch && line.key == key) return line;
+      if (line.launch == launch) continue;
+      if (used * 2 >= table.size()) {
+        grow();
+        return find(key);
+      }
+      ++used;
+      line.key = key, line.launch = launch, line.count = 0;
+      return line;
+    }
+  }
+  size_t hash(uint64_t key) const { return (key * 0x9e3779b97f4a7c15ull >> 20) & (table.size() - 1); }
+  void grow() {
+    std::vector<Line> old = std::move(table);
+    table = std::vector<Line>(old.size() * 4);
+    for (Line& line : old) {
+      if (line.launch != launch) continue;
+      size_t i = hash(line.key);
+      while (table[i].launch == launch) i = (i + 1) & (table.size() - 1);
+      table[i] = std::move(line);
+    }
+  }
+};
+Lines& lines() {
+  static Lines l;
+  return l;
+}
+
+bool ordered(const Record& r) {
+  const Clock& know = core->pipes[core->op_pipe].know;
+  if (r.core == core->index) return know.own[r.pipe] >= r.seq;
+  if (know.remote < 0) return false;
+  const auto& remote = launched.remotes[static_cast<size_t>(know.remote)];
+  const size_t i = r.core * size_t{8} + r.pipe;
+  return i < remote.size() && remote[i] >= r.seq;
+}
+
+std::string describe(const Record& r) {
+  const Core* other = launched.cores[r.core];
+  const OpInfo& op = other->pipes[r.pipe].log[r.seq];
+  return std::string(op.name) + " (" + kPipeNames[r.pipe] + ")" + where(op.pc) +
+         (r.core == core->index ? std::string()
+                                : std::string(" of ") + (other->vector ? "vector" : "cube") + " core " +
+                                      std::to_string(other->block));
+}
+
+void report(const char* kind, const void* address, const Record& r) {
+  if (core->hazard_reported) return;
+  core->hazard_reported = true;
+  const int rule = r.core == core->index ? 10 : 12;
+  char at[32];
+  std::snprintf(at, sizeof at, "%p", address);
+  add_report("rule " + std::to_string(rule) + " (" + rule_name(rule) + "): " + kind + " hazard on global memory " + at +
+             ": " + describe(r) + " and " + core->op_name + " (" + kPipeNames[core->op_pipe] + ")" + where(core->op_pc) +
+             " are not ordered [" + launched.kernel + ", " + (core->vector ? "vector" : "cube") + " core " +
+             std::to_string(core->block) + "]");
+}
+
+}  // namespace
+
+void forget_global_memory() {
+  Lines& l = lines();
+  ++l.launch;
+  l.used = 0;
+}
+
+void Core::touch_global(const void* address, uint64_t bytes, bool write) {
+  if (!bytes) return;
+  const std::string outside = describe_outside(address, bytes);
+  if (!outside.empty()) violate(19, op_name, "%s of %llu bytes: %s", write ? "a write" : "a read",
+                                static_cast<unsigned long long>(bytes), outside.c_str());
+  if (!config.check) return;
+  const uint32_t seq = pipes[op_pipe].seq;
+  const uint64_t first = reinterpret_cast<uint64_t>(address), end = first + bytes;
+  for (uint64_t line_address = first / kLineBytes * kLineBytes; line_address < end; line_address += kLineBytes) {
+    const uint64_t low = line_address < first ? first - line_address : 0;
+    const uint64_t high = line_address + kLineBytes > end ? end - line_address : kLineBytes;
+    const uint64_t mask = high - low == 64 ? ~0ull : ((1ull << (high - low)) - 1) << low;
+    Line& line = lines().find(line_address / kLineBytes + 1);
+    Record* mine = nullptr;
+    for (uint32_t i = 0; i < line.count; ++i) {
+      Record& r = line.at(i);
+      const bool own = r.core == index && r.pipe == op_pipe;
+      if (own && r.write == write) mine = &r;
+      if (own && r.seq == seq) continue;
+      // The scalar unit writes back whole lines.
+      const bool whole_line = r.core != index && ((r.pipe == kS && r.write) || (op_pipe == kS && write));
+      if (!(r.mask & mask) && !whole_line) continue;
+      if ((write || r.write) && !ordered(r))
+        report(write ? (r.write ? "write after write" : "write after read") : "read after write",
+               reinterpret_cast<const void*>(line_address + low), r);
+    }
+    if (mine && (mine->seq == seq || ordered(*mine) || !(mine->mask & ~mask))) {
+      mine->mask = mine->seq == seq || !write ? mine->mask | mask : mask;
+      mine->seq = seq;
+    } else if (mine && !write) {
+      mine->mask |= mask;
+      mine->seq = seq;
+    } else {
+      line.add(Record{mask, seq, static_cast<uint16_t>(index), op_pipe, write});
+    }
+  }
+}
+
+void scalar_read_gm(const void* address, void* value, uint32_t bytes) {
+  core->begin_op(kS, "GlobalTensor::GetValue", __builtin_return_address(0));
+  if (reinterpret_cast<uintptr_t>(address) % bytes)
+    violate(1, "GlobalTensor::GetValue", "expected an address aligned to %u bytes, got %p", bytes, address);
+  core->touch_global(address, bytes, false);
+  ++core->counters.scalar_global;
+  std::memcpy(value, address, bytes);
+}
+
+void scalar_write_gm(void* address, const void* value, uint32_t bytes) {
+  core->begin_op(kS, "GlobalTensor::SetValue", __builtin_return_address(0));
+  if (reinterpret_cast<uintptr_t>(address) % bytes)
+    violate(1, "GlobalTensor::SetValue", "expected an address aligned to %u bytes, got %p", bytes, address);
+  core->touch_global(address, bytes, true);
+  ++core->counters.scalar_global;
+  std::memcpy(address, value, bytes);
+}
+
+void clean_cache(const void*, bool, bool) {}
+
+}  // namespace ascend_emu

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace ascend_emu {
+void forget_global_memory();  // what earlier launches did: they are complete
+}

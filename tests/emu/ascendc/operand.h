@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operands of vector instructions: which lanes, where, and the rules that hold for them. Internal.
+#pragma once
+#include "core.h"
+#include "vector_math.h"
+
+namespace ascend_emu {
+
+struct Operand {
+  const char* name;
+  const Slice* slice;  // nullptr: there is none
+  uint32_t element, block, repeat_step;
+  bool writes;
+};
+
+// The lanes of one repeat, as stretches of neighbours.
+struct Run {
+  uint16_t lane, lanes;
+};
+struct Runs {
+  Run at[128];
+  uint32_t count;
+  Runs(const uint64_t* mask, uint32_t lanes, const uint16_t* block, const uint16_t* element, char* const* base);
+};
+
+void need_vector_unit(const char* api);
+void check_vector_operand(const char* api, const Operand& o, const Shape& shape, uint32_t lanes);
+void check_overlap(const char* api, const Operand& dst, const Operand& src, const Shape& shape, uint32_t lanes,
+                   bool may_accumulate);
+void touch_vector(const Operand& o, const Shape& shape, uint32_t lanes);
+void count_repeats(const Shape& shape, uint32_t lanes);
+
+}  // namespace ascend_emu

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers of a core and the queues that hand them over between pipes.
+#include <algorithm>
+#include <cstring>
+
+#include "core.h"
+
+namespace ascend_emu {
+
+void set_flag_as(Pipe from, Pipe to, int id, bool of_queue, const void* pc);
+void wait_flag_as(Pipe from, Pipe to, int id);
+
+namespace {
+
+uint8_t new_slot(const char* api, Space space, uint8_t position, uint32_t bytes, Life life) {
+  if (bytes % kBlockBytes || !bytes)
+    violate(5, api, "expected a multiple of 32 bytes, got %u", bytes);
+  if (core->slot_count == kMaxBuffers) violate(5, api, "expected at most %u buffers in a kernel", kMaxBuffers);
+  const uint32_t begin = core->used[space];
+  if (begin + bytes > kSpaceLimit[space])
+    violate(4, api, "%s: %u bytes are taken; %u more exceed the usable %u", kSpaceNames[space], begin, bytes,
+            kSpaceLimit[space]);
+  core->used[space] += bytes;
+  std::memset(core->memory[space] + begin, 0xff, bytes);
+  std::memset(core->shadow[space] + begin / kBlockBytes, 0, bytes / kBlockBytes * sizeof(Shadow));
+  const uint32_t n = core->slot_count++;
+  const uint16_t lives = static_cast<uint16_t>(core->slots[n].lives + 1);
+  core->slots[n] = Slot{begin, begin + bytes, space, position, life, lives, -1};
+  return static_cast<uint8_t>(n);
+}
+
+Slice whole(uint8_t n) {
+  const Slot& slot = core->slots[n];
+  return Slice{slot.begin, slot.end - slot.begin, slot.begin, slot.end, n, slot.lives, slot.space, slot.position};
+}
+
+Slot& slot_of(const char* api, const Queue& q, const Slice& s, Life expected, const char* state) {
+  if (s.slot < q.first || s.slot >= q.first + q.count) violate(5, api, "the tensor is none of this queue's");
+  Slot& slot = core->slots[s.slot];
+  if (slot.lives != s.life || slot.life == Life::Free) violate(5, api, "the tensor was freed before");
+  if (slot.life != expected && !(expected == Life::Taken && slot.life == Life::Allocated))
+    violate(5, api, "expected a tensor %s", state);
+  return slot;
+}
+
+void ready(const Queue& q, const char* api) {
+  if (!q.count) violate(5, api, "the queue has no buffers: InitBuffer comes first");
+}
+
+int queue_event(const char* api, Pipe from, Pipe to) {
+  for (int id = 0; id < kEvents; ++id) {
+    const Flag& flag = core->flags[from][to][id];
+    if (!flag.reserved && !flag.pending) return id;
+  }
+  violate(5, api, "no event id of %s_%s is left: at most %d buffers a position", kPipeNames[from], kPipeNames[to],
+          kEvents);
+}
+
+}  // namespace
+
+void set_pipe_object(void* pipe) { core->pipe_object = pipe; }
+void* pipe_object() { return core->pipe_object; }
+
+void init_queue(Queue& q, uint32_t buffers, uint32_t bytes) {
+  if (q.count) violate(5, "InitBuffer", "this queue has its buffers already");
+  if (buffers < 1 || buffers > kEvents) violate(5, "InitBuffer", "buffers: expected 1 to 8, got %u", buffers);
+  core->position_buffers[q.position] += buffers;
+  if (core->position_buffers[q.position] > kEvents)
+    violate(5, "InitBuffer", "expected at most 8 buffers at a position (each takes an event id), got %u",
+            core->position_buffers[q.position]);
+  const uint32_t each = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+  for (uint32_t i = 0; i < buffers; ++i) {
+    const uint8_t n = new_slot("InitBuffer", q.space, q.position, each, Life::Free);
+    if (i == 0) q.first = n;
+  }
+  q.count = static_cast<uint8_t>(buffers);
+}
+
+Slice init_buffer(Space space, uint8_t position, uint32_t bytes) {
+  return whole(new_slot("InitBuffer", space, position, (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes,
+                        Life::Plain));
+}
+
+void reset_buffers() {
+  barrier(kAllPipes);
+  for (uint32_t i = 0; i < core->slot_count; ++i) {
+    Slot& slot = core->slots[i];
+    if (slot.life != Life::Free && slot.life != Life::Plain)
+      violate(5, "TPipe::Reset", "a buffer of position %u was not freed", slot.position);
+    ++slot.lives;
+    slot.life = Life::Free;
+  }
+  for (auto& row : core->flags)
+    for (auto& cell : row)
+      for (Flag& flag : cell)
+        if (flag.pending && flag.of_queue) flag.pending = false;
+  core->slot_count = 0;
+  for (uint32_t& u : core->used) u = 0;
+  for (uint32_t& n : core->position_buffers) n = 0;
+}
+
+Slice queue_alloc(Queue& q) {
+  ready(q, "AllocTensor");
+  for (uint8_t tries = 0; tries < q.count; ++tries) {
+    const uint8_t n = static_cast<uint8_t>(q.first + (q.cursor + tries) % q.count);
+    Slot& slot = core->slots[n];
+    if (slot.life != Life::Free) continue;
+    q.cursor = static_cast<uint8_t>((q.cursor + tries + 1) % q.count);
+    if (slot.flag >= 0) wait_flag_as(q.consumer, q.producer, slot.flag);
+    slot.flag = -1;
+    slot.life = Life::Allocated;
+    ++slot.lives;
+    // Whoever takes a buffer finds nothing in it that he may rely on.
+    for (uint32_t b = slot.begin / kBlockBytes; b < slot.end / kBlockBytes; ++b) core->shadow[q.space][b].written = 0;
+    return whole(n);
+  }
+  violate(5, "AllocTensor", "all %u buffers are in use: FreeTensor comes first (the core would hang)", q.count);
+}
+
+void queue_push(Queue& q, const Slice& s) {
+  ready(q, "EnQue");
+  Slot& slot = slot_of("EnQue", q, s, Life::Allocated, "that AllocTensor gave");
+  const uint32_t most = q.depth ? q.depth : q.count;
+  if (q.queued >= most) violate(5, "EnQue", "%u tensors are in a queue of depth %u", q.queued, q.depth);
+  slot.flag = static_cast<int8_t>(queue_event("EnQue", q.producer, q.consumer));
+  set_flag_as(q.producer, q.consumer, slot.flag, true, __builtin_return_address(0));
+  slot.life = Life::Queued;
+  q.ring[(q.head + q.queued++) % 8] = static_cast<uint8_t>(s.slot);
+}
+
+Slice queue_pop(Queue& q) {
+  ready(q, "DeQue");
+  if (!q.queued) violate(5, "DeQue", "the queue is empty: EnQue comes first");
+  const uint8_t n = q.ring[q.head];
+  q.head = static_cast<uint8_t>((q.head + 1) % 8);
+  --q.queued;
+  Slot& slot = core->slots[n];
+  wait_flag_as(q.producer, q.consumer, slot.flag);
+  slot.flag = -1;
+  slot.life = Life::Taken;
+  return whole(n);
+}
+
+void queue_free(Queue& q, const Slice& s) {
+  ready(q, "FreeTensor");
+  Slot& slot = slot_of("FreeTensor", q, s, Life::Taken, "that DeQue or AllocTensor gave");
+  slot.flag = static_cast<int8_t>(queue_event("FreeTensor", q.consumer, q.producer));
+  set_flag_as(q.consumer, q.producer, slot.flag, true, __builtin_return_address(0));
+  slot.life = Life::Free;
+  ++slot.lives;
+}
+
+}  // namespace ascend_emu
