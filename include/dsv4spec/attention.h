@@ -68,7 +68,7 @@ DSV4_API dsv4_status dsv4_swa_store_kv(const dsv4_swa_store_kv_args* args, dsv4_
  * The CPU takes any number of rows a request (the common guarantee of all backends is 1..64) and refuses, before
  * any write: query_start_loc that does not rise from 0 to at most T, seq_lens < rows, a needed page outside
  * [0, P) or beyond the table, a position beyond cos_sin. Devices treat a key without a page as not
- * visible and a request with seq_lens < rows as padding. */
+ * visible, a request with seq_lens < rows as padding, and a position beyond cos_sin as its last. */
 typedef struct dsv4_swa_paged_attention_args {
   uint64_t struct_size;
   const DLTensor* q;               /* [T, H, D]    f32 | bf16 */
