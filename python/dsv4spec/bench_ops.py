@@ -2,8 +2,10 @@
 """``dsv4spec bench ops``: every op at Flash and Pro sizes against what the machine can do, torch eager, torch.compile and
 the installed peers. A result that is not the reference's is not timed, and the command fails.
 
-The floor of a line is the time of its bytes at the measured rate of a copy or of its operations at that of a matrix
-product, whichever is longer: that roof binds. ``fraction`` is floor / time.
+``us`` is a call inside a CUDA graph, as the engine runs it; torch eager and torch.compile are compared with a call from
+Python (``call_us``), peers with ``us`` where they can be captured. The floor of a line is the time of its bytes at the
+measured rate of a copy or of its operations at that of a matrix product, whichever is longer: that roof binds.
+``fraction`` is floor / time.
 """
 from __future__ import annotations
 
@@ -122,7 +124,7 @@ class _Line:
         line = self._line(seconds)
         line.update(how=how, sets=len(sets), call_us=1e6 * self.clock.seconds(
             [lambda: op(*args, **given[0])], graph=False)[0])
-        line["eager_us"] = 1e6 * self.clock.seconds([lambda: reference(*args, **kwargs)])[0]
+        line["eager_us"] = 1e6 * self.clock.seconds([lambda: reference(*args, **kwargs)], graph=False)[0]
         line["compiled_us"], line["compile_why_not"] = self._compiled(reference, args, kwargs, want)
         line["peers"] = self._peers(args, kwargs, want)
         result["lines"].append(line)
@@ -151,7 +153,7 @@ class _Line:
             wrong = difference((function(*theirs, **copied(kwargs)), theirs), want)
             if wrong:
                 return None, wrong
-            return 1e6 * self.clock.seconds([lambda: function(*args, **kwargs)])[0], None
+            return 1e6 * self.clock.seconds([lambda: function(*args, **kwargs)], graph=False)[0], None
         except Exception as error:  # of torch's compiler, whatever it is: a figure less, and said so
             return None, f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200]}"
 
@@ -164,17 +166,20 @@ class _Line:
             try:
                 call, pick = make()
                 wrong = difference(call(), pick(want[0]))
-                found[name] = {"us": None, "why_not": wrong} if wrong else {
-                    "us": 1e6 * self.clock.seconds([call])[0], "why_not": None}
+                if wrong:
+                    found[name] = {"us": None, "why_not": wrong}
+                    continue
+                seconds, how = self.clock.seconds([call])
+                found[name] = {"us": 1e6 * seconds, "how": how, "why_not": None}
             except Exception as error:  # another library's, whatever it is
                 found[name] = {"us": None, "why_not": f"{type(error).__name__}: {str(error).strip()[:200]}"}
         return found
 
     def _text(self, name: str, line: dict) -> str:
         parts = [f"{name:52} {line['us']:9.2f} us", f"{line['binds']:8} binds, {line['fraction']:4.0%} of it",
-                 f"eager {line['eager_us'] / line['us']:.1f}x"]
+                 f"eager {line['eager_us'] / line['call_us']:.1f}x"]
         if line["compiled_us"]:
-            parts.append(f"compiled {line['compiled_us'] / line['us']:.1f}x")
+            parts.append(f"compiled {line['compiled_us'] / line['call_us']:.1f}x")
         parts += [f"{peer} " + (f"{row['us'] / line['us']:.1f}x" if row["us"] else "not timed")
                   for peer, row in line["peers"].items()]
         if line["goal"]:

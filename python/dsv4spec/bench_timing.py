@@ -29,8 +29,9 @@ class Clock:
         """Median time of one call, and "graph" or "calls"."""
         for call in calls:
             call()
-        once = self._elapsed(lambda: [call() for call in calls], 1) / len(calls)
-        rounds = max(1, min(200, int(SECONDS / REPEATS / max(once * len(calls), 1e-7))))
+        once = self._elapsed(lambda: [call() for call in calls]) / len(calls)
+        least = -(-16 // len(calls)) if self.cuda and graph else 1
+        rounds = max(least, min(200, int(SECONDS / REPEATS / max(once * len(calls), 1e-7))))
         loop = lambda: [call() for _ in range(rounds) for call in calls]  # noqa: E731
         how = "calls"
         if graph and self.cuda:
@@ -38,8 +39,7 @@ class Clock:
                 loop, how = self._captured(loop), "graph"
             except RuntimeError:  # a host read inside, for example; torch has ended the capture
                 torch.cuda.synchronize()
-        loop()
-        times = [self._elapsed(loop, 1) for _ in range(REPEATS)]
+        times = [self._elapsed(loop) for _ in range(REPEATS)]
         return statistics.median(times) / (rounds * len(calls)), how
 
     def _captured(self, loop):
@@ -49,20 +49,20 @@ class Clock:
             loop()
         return graph.replay
 
-    def _elapsed(self, function, count: int) -> float:
+    def _elapsed(self, function) -> float:
+        """One run, after one that is not counted. A GPU is still busy with that one when the clock starts, so that the
+        way of the work to the device is not counted either."""
+        function()
         if not self.cuda:
             start = time.perf_counter()
-            for _ in range(count):
-                function()
-            return (time.perf_counter() - start) / count
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(count):
             function()
+            return time.perf_counter() - start
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        function()
         end.record()
         torch.cuda.synchronize()
-        return start.elapsed_time(end) / 1e3 / count
+        return start.elapsed_time(end) / 1e3
 
 
 def roofs(clock: Clock, small: bool = False) -> dict[str, float]:
