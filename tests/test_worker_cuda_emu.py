@@ -115,7 +115,8 @@ def test_tokens_are_those_of_the_cpu(kind, config, page_size, emu, tmp):
     used = KINDS[kind][1] | tree
     assert set(engine.metrics()["reference_ops"]) == used & NO_KERNEL["cuda"]
     launched = emu.counters()
-    assert sum(row["launches"] for row in launched.values()) > 100 and len(launched) >= len(used - NO_KERNEL["cuda"]) - 1
+    assert sum(row["launches"] for row in launched.values()) > 100
+    assert len(launched) >= len(used - NO_KERNEL["cuda"]) - 1  # a kernel or more for each op
     _, cpu = run(kind, tmp, config, backend="cpu", page_size=page_size)
     assert cpu.metrics()["reference_ops"] == [] and cpu.metrics()["forwards"] == engine.metrics()["forwards"]
 

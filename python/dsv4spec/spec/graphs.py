@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps captured once per padded batch size and replayed: a round is then three launches and two copies, a plain step one
-launch.
+"""Steps captured once per padded batch size and replayed: a round is then three launches and three small copies.
 
 A batch of 3 runs the graph of 4 with one request of padding, which reads and writes nothing. What changes from round
 to round lies in tensors that never move: rows, lengths and page tables (:class:`StaticWindow`), what the requests carry,
