@@ -27,13 +27,33 @@ std::string library_dir() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
-std::string path_of(const std::string& stem) { return library_dir() + "/lib" + stem + ".so"; }
+// Emulators have flavours: DSV4SPEC_EMU_FLAVOUR=asan takes lib/emu_asan's library instead of the one beside this.
+bool is_emulator(const std::string& stem) { return stem.size() > 4 && stem.compare(stem.size() - 4, 4, "_emu") == 0; }
+std::string flavour() {
+  const char* name = std::getenv("DSV4SPEC_EMU_FLAVOUR");
+  return name ? name : "";
+}
+std::string path_of(const std::string& stem) {
+  const std::string folder = is_emulator(stem) && !flavour().empty() ? "/emu_" + flavour() : "";
+  return library_dir() + folder + "/lib" + stem + ".so";
+}
+// Why this process cannot have that flavour.
+std::string flavour_problem(const std::string& stem) {
+  if (!is_emulator(stem) || flavour().empty()) return "";
+  if (flavour() != "asan" && flavour() != "shadow")
+    return "DSV4SPEC_EMU_FLAVOUR: expected asan or shadow, got " + flavour();
+  // Its run time ends a process that it did not start with.
+  if (flavour() == "asan" && !dlsym(RTLD_DEFAULT, "__asan_init"))
+    return "DSV4SPEC_EMU_FLAVOUR=asan: expected libasan.so in LD_PRELOAD";
+  return "";
+}
 bool is_there(const std::string& stem) { return access(path_of(stem).c_str(), F_OK) == 0; }
 
 // "not built: REASON" of a plug-in's line in the build summary ("NAME: not built: ...", "cpu LEVEL: not built: ...").
 std::string not_built(const std::string& stem) {
   std::string name = stem.substr(std::strlen("dsv4spec_"));
   if (name.compare(0, 4, "cpu_") == 0) name[3] = ' ';
+  if (is_emulator(stem) && !flavour().empty()) name += " " + flavour();
   const std::string summary = std::string("\n") + kBuild.summary + "\n", head = "\n" + name + ": ";
   const size_t at = summary.find(head);
   if (at != std::string::npos) {
@@ -43,11 +63,13 @@ std::string not_built(const std::string& stem) {
   } else if (name.compare(0, 4, "cpu ") != 0) {
     return "not built";
   }
-  return "lib" + stem + ".so was built, but is missing";
+  return path_of(stem).substr(library_dir().size() + 1) + " was built, but is missing";
 }
 
 // Loads lib<stem>.so and checks that it is of this build.
 const BackendTable* load_plugin(const std::string& stem, std::string* why) {
+  *why = flavour_problem(stem);
+  if (!why->empty()) return nullptr;
   const std::string path = path_of(stem);
   if (!is_there(stem)) {
     *why = not_built(stem);

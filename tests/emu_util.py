@@ -6,6 +6,8 @@ import contextlib
 import ctypes
 import json
 import os
+import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,8 @@ import dsv4spec
 
 FIFO, LIFO, RANDOM, WARP_PRIORITY = range(4)
 ORDERS = [(FIFO, 1), (LIFO, 1)] + [(o, seed) for o in (RANDOM, WARP_PRIORITY) for seed in range(1, 5)]
-DEFAULTS = {"order": FIFO, "seed": 1, "threads": 1, "poison": 1, "defer": 1, "strict": 1, "align": 16}
+DEFAULTS = {"order": FIFO, "seed": 1, "threads": 1, "poison": 1, "defer": 1, "strict": 1, "align": 16,
+            "races": 1, "count": 1}
 FOLDERS = {"": "", "asan": "emu_asan", "shadow": "emu_shadow"}
 
 
@@ -78,3 +81,18 @@ def library(name: str, flavour: str = "") -> Path:
         name = os.path.join(FOLDERS[flavour], path.name)
         pytest.skip(f"gate: {name} was not built (DSV4SPEC_EMULATE=ON builds it)")
     return path
+
+
+def flavour_environment(flavour: str) -> dict:
+    """For a process of its own in which the backend cuda_emu is that flavour. AddressSanitizer must be there first."""
+    plugin = library("dsv4spec_cuda_emu", flavour)
+    environment = os.environ | {"DSV4SPEC_EMU_FLAVOUR": flavour, "OMP_NUM_THREADS": "1"}
+    if flavour == "asan":
+        needed = subprocess.run(["ldd", str(plugin)], capture_output=True, text=True, check=True).stdout
+        runtimes = re.findall(r"lib(?:a|ub)san\S* => (\S+)", needed)
+        assert runtimes, needed
+        # The standard library too: the run time looks for __cxa_throw when it starts.
+        standard = re.findall(r"libstdc\+\+\S* => (\S+)", needed)
+        environment |= {"LD_PRELOAD": " ".join(runtimes + standard), "ASAN_OPTIONS": "detect_leaks=0",
+                        "UBSAN_OPTIONS": "print_stacktrace=1"}
+    return environment

@@ -25,7 +25,7 @@ CUDA_EMU_UNCHECKED T atomic_update(T* address, Change change) {
   using Word = std::conditional_t<sizeof(T) == 8, uint64_t, std::conditional_t<sizeof(T) == 4, uint32_t, uint16_t>>;
   if (reinterpret_cast<uintptr_t>(address) % sizeof(T))
     fail("misaligned atomic of %zu bytes at %p", sizeof(T), static_cast<void*>(address));
-  note_access(address, sizeof(T), Access::kAtomic);
+  note_access(address, sizeof(T), Access::kAtomic, __builtin_return_address(0));
   Word* word = reinterpret_cast<Word*>(address);
   Word before = __atomic_load_n(word, __ATOMIC_RELAXED);
   for (;;) {

@@ -20,6 +20,7 @@ constexpr Key kKeys[] = {
     {"order", &Config::order, kFifo, kFifo, kWarpPriority}, {"seed", &Config::seed, 1, 0, INT_MAX},
     {"threads", &Config::threads, 1, 1, 64},                {"poison", &Config::poison, 1, 0, 1},
     {"defer", &Config::defer, 1, 0, 1},                     {"strict", &Config::strict, 1, 0, 1},
+    {"races", &Config::races, 1, 0, 1},                     {"count", &Config::count, 1, 0, 1},
     {"align", &Config::align, 16, 1, 256},
 };
 

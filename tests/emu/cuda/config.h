@@ -20,6 +20,8 @@ struct Config {
   long poison;   // 1: shared memory starts as NaN bytes
   long defer;    // 1: cp.async copies at the wait, and leaves NaN bytes until then
   long strict;   // 1: what the CUDA documentation leaves undefined is an error, even where today's devices allow it
+  long races;    // shadow flavour, 1: look for races and reads of what was never written
+  long count;    // shadow flavour, 1: count sectors of memory and conflicts of banks
   long align;    // of the start of cuda_emu_malloc's memory; 1: the end of the memory is the first byte out of reach
 };
 extern Config config;

@@ -11,7 +11,7 @@ namespace cuda_emu {
 namespace {
 
 void perform(const Copies::Copy& c) {
-  note_access(c.to, static_cast<size_t>(c.bytes), Access::kWrite);
+  note_access(c.to, static_cast<size_t>(c.bytes), Access::kArrived, c.pc);
   std::memcpy(c.to, c.from, static_cast<size_t>(c.source_bytes));
   std::memset(c.to + c.source_bytes, 0, static_cast<size_t>(c.bytes - c.source_bytes));
 }
@@ -27,19 +27,20 @@ __attribute__((noinline)) void copy_async(void* shared, const void* global, int 
     fail("cp.async (%s:%d): to %p from %p, expected multiples of %d", site.name(), site.line, shared, global, bytes);
   thread.waits_for = "cp.async";  // named by the report of a fault
   thread.waits_at = site;
-  thread.waits_pc = __builtin_return_address(0);
-  const Copies::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, source_bytes};
+  const void* pc = thread.waits_pc = __builtin_return_address(0);
+  const Copies::Copy copy{static_cast<char*>(shared), static_cast<const char*>(global), bytes, source_bytes, pc};
   if (source_bytes) {
-    note_access(global, static_cast<size_t>(source_bytes), Access::kRead);
+    note_access(global, static_cast<size_t>(source_bytes), Access::kRead, pc);
     volatile char touched = copy.from[0];
     touched = copy.from[source_bytes - 1];
     (void)touched;
   }
   if (config.defer) {
-    note_access(shared, static_cast<size_t>(bytes), Access::kInFlight);
+    note_access(shared, static_cast<size_t>(bytes), Access::kInFlight, pc);
     std::memset(shared, 0xff, static_cast<size_t>(bytes));
     thread.copies->all.push_back(copy);
   } else {
+    note_access(shared, static_cast<size_t>(bytes), Access::kWrite, pc);
     perform(copy);
   }
   thread.waits_for = nullptr;

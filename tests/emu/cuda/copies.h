@@ -11,6 +11,7 @@ struct Copies {
     char* to;
     const char* from;
     int bytes, source_bytes;
+    const void* pc;  // of the instruction
   };
   std::vector<Copy> all;
   std::vector<size_t> group_ends;   // committed groups end before all[group_ends[i]]

@@ -97,20 +97,31 @@ void copy_wait(int groups_in_flight);
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
 
 // ---- hooks of the checking flavours ----
-enum class Access { kRead, kWrite, kAtomic, kInFlight };
+enum class Access : uint8_t {
+  kRead,
+  kWrite,
+  kAtomic,
+  kInFlight,  // an asynchronous copy will write here
+  kArrived,   // it has
+};
+struct LaunchInfo;
 struct Observer {
   virtual ~Observer() = default;
-  virtual void launch_begins() {}
+  virtual void launch_begins(const LaunchInfo&) {}
+  virtual void launch_ends() {}
   virtual void block_begins(Block&) {}
   virtual void block_ends(Block&) {}
-  virtual void access(const void* address, size_t bytes, Access kind) = 0;  // in a kernel only
-  virtual void fence() {}                                                  // __threadfence and wider
+  // In a kernel only. `pc` is a return address in the kernel's code.
+  virtual void access(const void* address, size_t bytes, Access kind, const void* pc) = 0;
+  virtual void fence() {}                             // __threadfence and wider
+  virtual const char* counters(const void*) { return ""; }  // more of a kernel's counters: ",\"name\":value..."
+  virtual void clear_counters() {}
 };
 extern Observer* observer;  // nullptr in the functional flavour
 
 // For accesses that the compiler's instrumentation does not see: those of wrapped instructions.
-inline void note_access(const void* address, size_t bytes, Access kind) {
-  if (observer && local.thread) observer->access(address, bytes, kind);
+inline void note_access(const void* address, size_t bytes, Access kind, const void* pc) {
+  if (observer && local.thread) observer->access(address, bytes, kind, pc);
 }
 inline void note_fence() {
   if (observer && local.thread) observer->fence();

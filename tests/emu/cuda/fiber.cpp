@@ -78,6 +78,12 @@ bool Stacks::in_guard(const void* address) const {
   return false;
 }
 
+bool Stacks::contains(const void* address) const {
+  for (const char* slab : slabs_)
+    if (static_cast<size_t>(static_cast<const char*>(address) - slab) < kSlabStacks * kStride) return true;
+  return false;
+}
+
 void* fresh_frame(char* stack, void (*entry)()) {
   // Tops at different offsets in their pages, or the waiting frames of all threads would share a few cache sets.
   const size_t colour = reinterpret_cast<uintptr_t>(stack) / kStride % 32 * 192;

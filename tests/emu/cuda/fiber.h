@@ -21,6 +21,7 @@ class Stacks {
   void give(char* stack) { free_.push_back(stack); }
   void give_all();                         // after a failed launch, which leaves threads half way
   bool in_guard(const void* address) const;
+  bool contains(const void* address) const;
 
  private:
   void grow();

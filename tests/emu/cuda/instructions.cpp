@@ -86,7 +86,7 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Sit
   std::memcpy(d, slot.d, sizeof slot.d);
 }
 
-void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site) {
+__attribute__((noinline)) void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site) {
   if (reinterpret_cast<uintptr_t>(row) % 16)
     fail("ldmatrix (%s:%d): row address %p, expected a multiple of 16", site.name(), site.line, row);
   const Block& block = current_block();
@@ -96,7 +96,7 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site) 
   if (!shared)
     fail("ldmatrix (%s:%d): row address %p, offset %td of %zu bytes of dynamic shared memory, expected an address in "
          "shared memory", site.name(), site.line, row, p - block.dynamic, block.dynamic_size);
-  note_access(row, 16, Access::kRead);
+  note_access(row, 16, Access::kRead, __builtin_return_address(0));
   MatrixSlot slot;
   std::memcpy(slot.row, row, sizeof slot.row);
   rendezvous(transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", kAll, &slot,

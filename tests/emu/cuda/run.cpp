@@ -118,7 +118,7 @@ cudaError_t run(const LaunchInfo& launch) {
   while (g_workers.size() < threads) g_workers.push_back(std::make_unique<Worker>());
   failed = false;
   const FaultHandler faults;
-  if (observer) observer->launch_begins();
+  if (observer) observer->launch_begins(launch);
   std::atomic<uint64_t> next{0};
   const uint32_t seed = static_cast<uint32_t>(config.seed) * 64;
   std::vector<std::thread> helpers;
@@ -126,6 +126,7 @@ cudaError_t run(const LaunchInfo& launch) {
     helpers.emplace_back([&, i] { run_blocks(*g_workers[i], launch, seed + i, order, next); });
   run_blocks(*g_workers[0], launch, seed, order, next);
   for (std::thread& t : helpers) t.join();
+  if (observer) observer->launch_ends();
   return failed ? remember(cudaErrorLaunchFailure) : cudaSuccess;
 }
 
@@ -139,7 +140,8 @@ std::string counters() {
     if (json.size() > 1) json += ",";
     json += "\"" + kernel_name(kernel) + "\":{\"launches\":" + std::to_string(c.launches) +
             ",\"grid\":" + shape(c.grid) + ",\"block\":" + shape(c.block) +
-            ",\"smem\":" + std::to_string(c.shared_bytes) + "}";
+            ",\"smem\":" + std::to_string(c.shared_bytes);
+    json += std::string(observer ? observer->counters(kernel) : "") + "}";
   }
   return json + "}";
 }
@@ -147,6 +149,7 @@ std::string counters() {
 void clear_counters() {
   const std::lock_guard<std::mutex> lock(g_run);
   g_counters.clear();
+  if (observer) observer->clear_counters();
 }
 
 }  // namespace cuda_emu

@@ -92,6 +92,11 @@ __global__ void pairs_of_warps(int* out) {
 __global__ void add(float* p, float v, int n) {
   for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x)) p[i] += v;
 }
+// Thread t writes byte t * step; with `vector`, thread 0 writes four at once.
+__global__ void bytes(uint8_t* p, int step, int vector) {
+  if (vector && threadIdx.x == 0) *reinterpret_cast<uint32_t*>(p) = 0;
+  else p[static_cast<int>(threadIdx.x) * step] = 1;
+}
 __global__ void store(char* p, char v) { *p = v; }
 __global__ void deep(float* out, int levels) {
   volatile float frame[2048];
@@ -161,4 +166,7 @@ SELFTEST_API void selftest_bits(unsigned a, unsigned b, int shift, unsigned* out
   out[9] = static_cast<unsigned>(max(-1, 1u) == 0xffffffffu);
   out[10] = __float_as_uint(max(__int_as_float(0x7fc00000), 2.f)),
   out[11] = __float_as_uint(min(3.f, __int_as_float(0x7fc00000)));
+}
+SELFTEST_API int selftest_bytes(void* p, int step, int vector) {
+  return launch(&bytes, 1, 8, 0, nullptr, static_cast<uint8_t*>(p), step, vector);
 }
