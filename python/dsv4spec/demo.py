@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default=str(ASSET), metavar="DIR", help="another checkpoint with mtp.0 and a tokenizer")
     parser.add_argument("--prompt", default=PROMPT, metavar="TEXT")
     parser.add_argument("--max-new-tokens", type=int, default=160, metavar="N")
-    parser.add_argument("--num-steps", type=int, default=5, metavar="N", help="most draft tokens per round (5)")
-    parser.add_argument("--draft-p-min", type=float, default=0.2, metavar="P",
-                        help="draft on while NextN gives its last draft at least this probability (0.2)")
+    parser.add_argument("--num-steps", type=int, default=3, metavar="N", help="most draft tokens per round (3)")
+    parser.add_argument("--draft-p-min", type=float, default=0.0, metavar="P",
+                        help="draft on while NextN gives its last draft at least this probability (0: always)")
     add_backend_arguments(parser)
     parser.add_argument("--repeats", type=positive, default=5, metavar="N", help="timed runs of each kind (the median counts)")
 

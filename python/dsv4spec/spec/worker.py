@@ -181,8 +181,8 @@ class EagleWorker(PlainWorker):
         """The likeliest token of each row, and its probability if draft_p_min asks for it."""
         if not self.options.draft_p_min:
             return logits.argmax(-1), None
-        best, token = logits.max(-1)
-        return token, (best - logits.logsumexp(-1)).exp()
+        p, token = torch.softmax(logits, -1).max(-1)
+        return token, p
 
     def _chain_links(self, size: int, steps: int) -> tree.Links:
         if (size, steps) not in self._chains:
