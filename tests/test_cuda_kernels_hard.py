@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every CUDA kernel on the emulator, on small odd shapes, with all tensors at the end of their memory: equal to the
+reference, the same bits in every order of threads, and without a report from the sanitizers and the shadow."""
+import functools
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cuda_cases import CASES
+from cuda_flavours import ORDERS, Runner
+from emu_util import LIFO, RANDOM, WARP_PRIORITY, flavour_environment
+
+from dsv4spec.ops import OPS
+from dsv4spec.ops.table import NO_KERNEL
+
+KERNELS = sorted(set(OPS) - NO_KERNEL["cuda"])
+
+
+def of(op):
+    return [name for name in CASES if name.split()[0] == op]
+
+
+@functools.cache
+def runner():
+    return Runner()
+
+
+def test_every_kernel_has_cases_and_every_order_is_run():
+    assert {name.split()[0] for name in CASES} == set(KERNELS)
+    assert all(len(of(op)) >= 3 for op in KERNELS)
+    assert (LIFO, 1) in ORDERS and sum(order in (RANDOM, WARP_PRIORITY) for order, _ in ORDERS) == 4
+
+
+@pytest.mark.parametrize("op", KERNELS)
+def test_same_bits_in_every_order(op):
+    for name in of(op):
+        runner().case(name, ORDERS)
+
+
+@functools.cache
+def run_of(flavour: str) -> tuple[str, str, int]:
+    """One process for all cases of a flavour: it loads torch once."""
+    script = Path(__file__).with_name("cuda_flavours.py")
+    out = subprocess.run([sys.executable, str(script), flavour], env=flavour_environment(flavour), text=True,
+                         capture_output=True)
+    return out.stdout, out.stderr, out.returncode
+
+
+@pytest.mark.parametrize("op", KERNELS)
+@pytest.mark.parametrize("flavour", ["asan", "shadow"])
+def test_no_report(flavour, op):
+    out, errors, code = run_of(flavour)
+    ok = {line[3:] for line in out.splitlines() if line.startswith("ok ")}
+    ended_in = [line[5:] for line in out.splitlines() if line.startswith("case ")][-1:] if code < 0 or code > 1 else []
+    for name in of(op):
+        at = out.find(f"failed {name}:")
+        assert at < 0, out[at:at + 3000]
+        assert name in ok, f"{name}: the process ended in {ended_in} ({code})\n{errors[-6000:]}"
+
+
+@pytest.mark.parametrize("flavour", ["asan", "shadow"])
+def test_the_whole_run_went_well(flavour):
+    out, errors, code = run_of(flavour)
+    assert code == 0, out[-1500:] + errors[-1500:]
