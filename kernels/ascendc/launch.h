@@ -67,7 +67,8 @@ int32_t launch_with_scratch(const void* params, const Launch* l) {
 #if defined(ASCEND_EMU)
 #define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" void kernel(__VA_ARGS__)
 #define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...)                                                \
-  (::ascend_emu::launch(#kernel, &kernel, static_cast<uint32_t>(blocks), __VA_ARGS__) ? DSV4_OK   \
+  (::ascend_emu::launch(#kernel, &kernel, static_cast<uint32_t>(blocks), (l).workspace != nullptr, __VA_ARGS__) \
+       ? DSV4_OK                                                                                                  \
        : ::dsv4::ascend::failed(l, #kernel, ascend_emu_report()))
 #elif defined(DSV4_ASCEND_ACLRT)
 #define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" uint32_t aclrtlaunch_##kernel(uint32_t, aclrtStream, __VA_ARGS__)

@@ -99,6 +99,7 @@ struct Core {
   uint64_t mask[2];
   bool counter_mode = false;
   Counters counters;
+  uint32_t marks_issued[kPipes], marks_done[kPipes];  // cross-core flags that went into a pipe, and out of it
 
   // ---- instructions: begin, touch what it reads and writes, submit
   void begin_op(Pipe pipe, const char* name, const void* pc);

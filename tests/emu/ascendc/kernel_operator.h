@@ -2,4 +2,4 @@
 // What kernels include. Found before the vendor's by the include path.
 #pragma once
 #define ASCEND_EMU 1
-#include "copy.h"
+#include "cross_core.h"

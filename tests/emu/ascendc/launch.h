@@ -19,6 +19,7 @@ namespace ascend_emu {
 struct Kernel {
   const char* name;
   uint32_t blocks;
+  bool has_workspace;
   const void* args;
   void (*run)(const void* args);
 };
@@ -36,9 +37,9 @@ struct Call {
   }
 };
 template <class... Params, class... Args>
-bool launch(const char* name, void (*entry)(Params...), uint32_t blocks, Args... args) {
+bool launch(const char* name, void (*entry)(Params...), uint32_t blocks, bool has_workspace, Args... args) {
   const Call<Params...> call{entry, std::tuple<Params...>(static_cast<Params>(args)...)};
-  return launch(Kernel{name, blocks, &call, &Call<Params...>::run});
+  return launch(Kernel{name, blocks, has_workspace, &call, &Call<Params...>::run});
 }
 
 }  // namespace ascend_emu

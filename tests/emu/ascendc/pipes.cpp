@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pipes of a core: what they know, what they have still to run, and the flags between them.
-#include <random>
+#include "random.h"
 
 #include "core.h"
 
@@ -10,12 +10,12 @@ const char* const kPipeNames[] = {"S", "V", "M", "MTE1", "MTE2", "MTE3", "FIX"};
 Core* core = nullptr;
 Launched launched;
 
-namespace {
-
 std::mt19937& random_numbers() {
   static std::mt19937 r;
   return r;
 }
+
+namespace {
 
 // A wait in a pipe's queue.
 struct Wait {
@@ -42,8 +42,6 @@ Flag& flag_at(const char* api, Pipe from, Pipe to, int id) {
 }
 
 }  // namespace
-
-void seed_order(uint32_t seed) { random_numbers().seed(seed); }
 
 void join(Clock& into, const Clock& from) {
   for (int p = 0; p < 8; ++p) into.own[p] = into.own[p] > from.own[p] ? into.own[p] : from.own[p];

@@ -103,5 +103,8 @@ int64_t block_count();
 int64_t sub_block_index();
 int64_t sub_block_count();
 void sync_all(bool vector_only);
+void sync_soft(int32_t* gm, const Slice& ub, int32_t used);
+void cross_set(int mode, Pipe pipe, uint32_t id);
+void cross_wait(uint32_t id);
 
 }  // namespace ascend_emu

@@ -12,11 +12,6 @@ ASCEND_EMU_API int64_t GetSubBlockNum() { return ascend_emu::sub_block_count(); 
 ASCEND_EMU_API int64_t GetTaskRatio() { return ascend_emu::sub_block_count(); }
 ASCEND_EMU_API uint8_t* GetUserWorkspace(uint8_t* workspace) { return workspace; }
 
-template <bool isAIVOnly = true>
-ASCEND_EMU_API void SyncAll() {
-  ascend_emu::sync_all(isAIVOnly);
-}
-
 template <class T, CacheLine lines, DcciDst to = DcciDst::CACHELINE_OUT>
 ASCEND_EMU_API void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
   ascend_emu::clean_cache(tensor.emu_address(), lines == CacheLine::ENTIRE_DATA_CACHE, true);

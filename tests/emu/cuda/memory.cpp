@@ -10,7 +10,7 @@
 #include <mutex>
 
 #include "config.h"
-#include "sanitizer_fiber.h"
+#include "../common/sanitizer_fiber.h"
 
 namespace cuda_emu {
 namespace {
@@ -71,7 +71,7 @@ bool release(void* p) {
   if (it == h.live.end()) return false;
   const Allocation a = it->second;
   h.live.erase(it);
-  unpoison(a.map + kPage, a.map_bytes - 2 * kPage);
+  emu::unpoison(a.map + kPage, a.map_bytes - 2 * kPage);
   madvise(a.map + kPage, a.map_bytes - 2 * kPage, MADV_DONTNEED);
   mprotect(a.map, a.map_bytes, PROT_NONE);
   h.freed.push_back(a);

@@ -3,7 +3,7 @@
 // its like, which LLVM before 16 calls by their plain names, to those here.
 #include <cstring>
 
-#include "fiber.h"
+#include "worker.h"
 #include "shadow.h"
 
 namespace cuda_emu::shadow {

@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 
-#include "sanitizer_fiber.h"
+#include "../common/sanitizer_fiber.h"
 
 namespace cuda_emu {
 
@@ -198,7 +198,7 @@ void Worker::run_block(uint64_t linear) {
 
 void fiber_main() {
   Worker& worker = *local.worker;
-  arrive_on_stack(nullptr, worker.scheduler_stack_ ? nullptr : &worker.scheduler_stack_,
+  emu::arrive_on_stack(nullptr, worker.scheduler_stack_ ? nullptr : &worker.scheduler_stack_,
                   worker.scheduler_stack_ ? nullptr : &worker.scheduler_stack_bytes_);
   worker.next_thread_forever();
 }
@@ -221,23 +221,23 @@ void Worker::next_thread_forever() {
     stacks.give(stack);  // free for the next that starts; by then this one is left
     thread->sanitizer_stack = nullptr;
     local.thread = other;
-    leave_stack(nullptr, other ? other->stack : scheduler_stack_, other ? kStackBytes : scheduler_stack_bytes_);
+    emu::leave_stack(nullptr, other ? other->stack : scheduler_stack_, other ? kStackBytes : scheduler_stack_bytes_);
     void* forgotten;
-    cuda_emu_switch(&forgotten, other ? other->stack_pointer : scheduler_pointer_);
+    emu_switch_stack(&forgotten, other ? other->stack_pointer : scheduler_pointer_);
   }
 }
 
 void Worker::resume(Thread* from, Thread* to) {
   if (to && !to->stack) {
     to->stack = stacks.take();
-    unpoison(to->stack, kStackBytes);
-    to->stack_pointer = fresh_frame(to->stack, &fiber_main);
+    emu::unpoison(to->stack, kStackBytes);
+    to->stack_pointer = emu::fresh_frame(to->stack, kStackBytes, &fiber_main);
   }
   local.thread = to;
-  leave_stack(from ? &from->sanitizer_stack : &scheduler_sanitizer_, to ? to->stack : scheduler_stack_,
+  emu::leave_stack(from ? &from->sanitizer_stack : &scheduler_sanitizer_, to ? to->stack : scheduler_stack_,
               to ? kStackBytes : scheduler_stack_bytes_);
-  cuda_emu_switch(from ? &from->stack_pointer : &scheduler_pointer_, to ? to->stack_pointer : scheduler_pointer_);
-  arrive_on_stack(from ? from->sanitizer_stack : scheduler_sanitizer_);
+  emu_switch_stack(from ? &from->stack_pointer : &scheduler_pointer_, to ? to->stack_pointer : scheduler_pointer_);
+  emu::arrive_on_stack(from ? from->sanitizer_stack : scheduler_sanitizer_);
 }
 
 void Worker::suspend() {
@@ -251,9 +251,9 @@ void Worker::suspend() {
 void Worker::abandon_block() {
   failed = true;
   local.thread = nullptr;
-  leave_stack(nullptr, scheduler_stack_, scheduler_stack_bytes_);
+  emu::leave_stack(nullptr, scheduler_stack_, scheduler_stack_bytes_);
   void* forgotten;
-  cuda_emu_switch(&forgotten, scheduler_pointer_);
+  emu_switch_stack(&forgotten, scheduler_pointer_);
   __builtin_unreachable();
 }
 

@@ -6,13 +6,18 @@
 
 #include "config.h"
 #include "copies.h"
+#include "../common/fiber.h"
 #include "core.h"
-#include "fiber.h"
 
 namespace cuda_emu {
 
 constexpr uint32_t kMaxThreads = 1024, kMaxWarps = 32;
 constexpr size_t kMaxShared = 227 * 1024;  // of an H100; dynamic, a block
+#if defined(__SANITIZE_ADDRESS__)
+constexpr size_t kStackBytes = 256 * 1024;
+#else
+constexpr size_t kStackBytes = 64 * 1024;
+#endif
 
 // One meeting of some lanes of a warp that is not complete yet.
 struct Meeting {
@@ -75,7 +80,7 @@ struct Worker {
   Barrier barriers[16];
   ReadyThreads ready_threads;
   std::mt19937 random;
-  Stacks stacks;
+  emu::Stacks stacks{kStackBytes};
   const LaunchInfo* launch = nullptr;
   char* shared_map = nullptr;        // guard page, kMaxShared + room for canaries, guard page
   char* fault_stack = nullptr;       // for the report of a fault, whatever state the thread's own stack is in

@@ -6,21 +6,19 @@
 #include <cstdint>
 #include <new>
 
-#include "config.h"
-
 #if !defined(__x86_64__) || !defined(__linux__)
-#error "the CUDA emulator switches stacks by hand: x86-64 Linux only"
+#error "the emulators switch stacks by hand: x86-64 Linux only"
 #endif
 
 // The call has saved everything that the ABI lets a callee clobber; what is left are six registers and the stack. It
-// goes on with `ret`: all threads of a block wait at one place, so the processor's return predictor is right, which
-// an indirect jump is not.
+// goes on with `ret`: fibers mostly wait at one place, so the processor's return predictor is right, which an indirect
+// jump is not.
 asm(R"(
 .text
-.globl cuda_emu_switch
-.hidden cuda_emu_switch
-.type cuda_emu_switch, @function
-cuda_emu_switch:
+.globl emu_switch_stack
+.hidden emu_switch_stack
+.type emu_switch_stack, @function
+emu_switch_stack:
   pushq %rbp
   pushq %rbx
   pushq %r12
@@ -36,22 +34,23 @@ cuda_emu_switch:
   popq %rbx
   popq %rbp
   ret
-.size cuda_emu_switch, . - cuda_emu_switch
+.size emu_switch_stack, . - emu_switch_stack
 )");
 
-namespace cuda_emu {
+namespace emu {
 namespace {
-constexpr size_t kSlabStacks = 32;
-constexpr size_t kStride = kStackBytes + kPage;
+constexpr size_t kSlabStacks = 32, kPage = 4096;
 }  // namespace
 
+size_t Stacks::stride() const { return bytes_ + kPage; }
+
 void Stacks::grow() {
-  void* slab = mmap(nullptr, kSlabStacks * kStride, PROT_READ | PROT_WRITE,
+  void* slab = mmap(nullptr, kSlabStacks * stride(), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (slab == MAP_FAILED) throw std::bad_alloc();
   slabs_.push_back(static_cast<char*>(slab));
   for (size_t i = kSlabStacks; i-- > 0;) {
-    char* guard = static_cast<char*>(slab) + i * kStride;
+    char* guard = static_cast<char*>(slab) + i * stride();
     if (mprotect(guard, kPage, PROT_NONE)) throw std::bad_alloc();
     free_.push_back(guard + kPage);
   }
@@ -67,31 +66,31 @@ char* Stacks::take() {
 void Stacks::give_all() {
   free_.clear();
   for (char* slab : slabs_)
-    for (size_t i = kSlabStacks; i-- > 0;) free_.push_back(slab + i * kStride + kPage);
+    for (size_t i = kSlabStacks; i-- > 0;) free_.push_back(slab + i * stride() + kPage);
 }
 
 bool Stacks::in_guard(const void* address) const {
   for (const char* slab : slabs_) {
     const size_t offset = static_cast<const char*>(address) - slab;
-    if (offset < kSlabStacks * kStride) return offset % kStride < kPage;
+    if (offset < kSlabStacks * stride()) return offset % stride() < kPage;
   }
   return false;
 }
 
 bool Stacks::contains(const void* address) const {
   for (const char* slab : slabs_)
-    if (static_cast<size_t>(static_cast<const char*>(address) - slab) < kSlabStacks * kStride) return true;
+    if (static_cast<size_t>(static_cast<const char*>(address) - slab) < kSlabStacks * stride()) return true;
   return false;
 }
 
-void* fresh_frame(char* stack, void (*entry)()) {
+void* fresh_frame(char* stack, size_t bytes, void (*entry)()) {
   // Tops at different offsets in their pages, or the waiting frames of all threads would share a few cache sets.
-  const size_t colour = reinterpret_cast<uintptr_t>(stack) / kStride % 32 * 192;
-  void** top = reinterpret_cast<void**>(stack + kStackBytes - 64 - colour);
+  const size_t colour = reinterpret_cast<uintptr_t>(stack) / (bytes + kPage) % 32 * 192;
+  void** top = reinterpret_cast<void**>(stack + bytes - 64 - colour);
   *--top = nullptr;                            // a return address of nobody ends backtraces
   *--top = reinterpret_cast<void*>(entry);
   for (int i = 0; i < 6; ++i) *--top = nullptr;  // the saved registers
   return top;
 }
 
-}  // namespace cuda_emu
+}  // namespace emu

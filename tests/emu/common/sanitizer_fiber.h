@@ -7,7 +7,7 @@
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 
-namespace cuda_emu {
+namespace emu {
 // save: where the stack that is left keeps its fake frames; nullptr if it ends.
 inline void leave_stack(void** save, const void* to_stack, size_t to_bytes) {
   __sanitizer_start_switch_fiber(save, to_stack, to_bytes);
@@ -16,11 +16,11 @@ inline void arrive_on_stack(void* saved, const void** from_stack = nullptr, size
   __sanitizer_finish_switch_fiber(saved, from_stack, from_bytes);
 }
 inline void unpoison(void* p, size_t bytes) { __asan_unpoison_memory_region(p, bytes); }
-}  // namespace cuda_emu
+}  // namespace emu
 #else
-namespace cuda_emu {
+namespace emu {
 inline void leave_stack(void**, const void*, size_t) {}
 inline void arrive_on_stack(void*, const void** = nullptr, size_t* = nullptr) {}
 inline void unpoison(void*, size_t) {}
-}  // namespace cuda_emu
+}  // namespace emu
 #endif
