@@ -63,6 +63,10 @@ DSV4_DEVICE void cut_in_three(float w, uint32_t (&part)[3]) {
   part[2] = __float_as_uint(rest - __uint_as_float(part[1])) & 0xffff0000u;
 }
 
+// Where a lane's fragment of a step lies. The two steps of a stream are stored together, by one half warp: the odd one
+// takes the other eight of sixteen places, and both then meet all banks once.
+DSV4_DEVICE int place(int lane, int step) { return lane ^ step % 2 * 8; }
+
 // The block's slice of fn as A fragments: [unit][step][half][lane]. In the two steps of a stream, lane % 4 =
 // q owns channels 8q .. 8q + 7 of the unit, so that a thread's x of one 16-byte load is its B fragment as it
 // is. A task is four channels of a column, those of one step. With few tokens, all loads of a thread are in
@@ -99,7 +103,7 @@ DSV4_DEVICE void stage_fn(uint2* fragments, const Rows& v, int64_t c0) {
       uint32_t part[4][3];
 #pragma unroll
       for (int c = 0; c < 4; ++c) cut_in_three(w[n][c], part[c]);
-      const int step = 2 * stream + task % 2, lane = column % 8 * 4 + task % 8 / 2;
+      const int step = 2 * stream + task % 2, lane = place(column % 8 * 4 + task % 8 / 2, step);
       uint2* at = fragments + ((unit * S::kSteps + step) * S::kHalves + column / 8) * kWarp + lane;
 #pragma unroll
       for (int p = 0; p < 3; ++p)
@@ -110,10 +114,12 @@ DSV4_DEVICE void stage_fn(uint2* fragments, const Rows& v, int64_t c0) {
 
 // acc[n][m] += fn of the unit times the x of N groups of eight tokens.
 template <int HC, int HALVES, int N>
-DSV4_DEVICE void multiply(float (&acc)[2][(HALVES + 1) / 2][4], const uint2* fragments, const Raw8<bf16> (&x)[2][HC]) {
+DSV4_DEVICE void multiply(float (&acc)[2][(HALVES + 1) / 2][4], const uint2* fragments, int lane,
+                          const Raw8<bf16> (&x)[2][HC]) {
 #pragma unroll
   for (int step = 0; step < 2 * HC; ++step) {
     const int s = step / 2;
+    const uint2* mine = fragments + step * HALVES * kWarp + place(lane, step);
     uint32_t b[2][2];
 #pragma unroll
     for (int n = 0; n < N; ++n) {
@@ -122,8 +128,8 @@ DSV4_DEVICE void multiply(float (&acc)[2][(HALVES + 1) / 2][4], const uint2* fra
     }
 #pragma unroll
     for (int m = 0; m < (HALVES + 1) / 2; ++m) {
-      const uint2 upper = fragments[(step * HALVES + 2 * m) * kWarp];
-      const uint2 lower = 2 * m + 1 < HALVES ? fragments[(step * HALVES + 2 * m + 1) * kWarp] : make_uint2(0, 0);
+      const uint2 upper = mine[2 * m * kWarp];
+      const uint2 lower = 2 * m + 1 < HALVES ? mine[(2 * m + 1) * kWarp] : make_uint2(0, 0);
       const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
 #pragma unroll
       for (int n = 0; n < N; ++n) mma_bf16(acc[n][m], a, b[n]);

@@ -110,7 +110,7 @@ __global__ void __launch_bounds__(UNITS * kTiles * kWarp, UNITS == kCoarse ? 2 :
   stage_fn<HC, COLUMNS, UNITS>(fragments, v, c0);
   if constexpr (MIX) stage_mix<HC>(all_mix, v, block_token);
   __syncthreads();
-  fragments += unit * S::kSteps * S::kHalves * kWarp + lane;
+  fragments += unit * S::kSteps * S::kHalves * kWarp;
 
   for (int turn = 0; block_token < v.tokens; block_token += stride, turn ^= 1) {  // uniform in the block
     const int64_t token0 = block_token + tile * kTile, left = v.tokens - token0;
@@ -133,8 +133,8 @@ __global__ void __launch_bounds__(UNITS * kTiles * kWarp, UNITS == kCoarse ? 2 :
           for (int c = 0; c < 8; ++c) squares[n] = fmaf(x[c], x[c], squares[n]);
         }
       }
-      if (left > 8) multiply<HC, S::kHalves, 2>(acc, fragments, in.x);
-      else multiply<HC, S::kHalves, 1>(acc, fragments, in.x);
+      if (left > 8) multiply<HC, S::kHalves, 2>(acc, fragments, lane, in.x);
+      else multiply<HC, S::kHalves, 1>(acc, fragments, lane, in.x);
     }
     load_tokens<HC, MIX>(in, v, token0 + stride + g, channel);  // in flight until the next turn
     float* row = sums + unit * kTile * S::kPitch;
