@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core.h"
+#include "vector_math.h"
 
 namespace ascend_emu {
 namespace {
@@ -12,11 +13,22 @@ struct Copy {
   const char* src;
   uint32_t blocks, bytes;
   int64_t src_step, dst_step;
+  Type atomic;  // none: it overwrites
 };
 
 void run_copy(const void* payload) {
   const Copy& c = *static_cast<const Copy*>(payload);
-  for (uint32_t i = 0; i < c.blocks; ++i) std::memmove(c.dst + i * c.dst_step, c.src + i * c.src_step, c.bytes);
+  for (uint32_t i = 0; i < c.blocks; ++i) {
+    char* dst = c.dst + i * c.dst_step;
+    const char* src = c.src + i * c.src_step;
+    if (c.atomic == Type::none) {
+      std::memmove(dst, src, c.bytes);
+      continue;
+    }
+    const uint32_t size = size_of(c.atomic);
+    for (uint32_t b = 0; b < c.bytes; b += size)
+      store_value(c.atomic, dst + b, value_of(c.atomic, dst + b) + value_of(c.atomic, src + b));
+  }
 }
 
 struct PadCopy {
@@ -53,10 +65,10 @@ void touch_local(const Slice& s, const CopyShape& c, int64_t gap, bool write) {
   for (uint32_t i = 0; i < c.blocks; ++i)
     core->touch(s.space, s.address + static_cast<uint32_t>(i * (c.bytes + gap)), c.bytes, write);
 }
-void touch_global(const void* p, const CopyShape& c, int64_t gap, bool write) {
-  if (gap == 0) return core->touch_global(p, uint64_t{c.blocks} * c.bytes, write);
+void touch_global(const void* p, const CopyShape& c, int64_t gap, bool write, bool atomic = false) {
+  if (gap == 0) return core->touch_global(p, uint64_t{c.blocks} * c.bytes, write, atomic);
   for (uint32_t i = 0; i < c.blocks; ++i)
-    core->touch_global(static_cast<const char*>(p) + i * (c.bytes + gap), c.bytes, write);
+    core->touch_global(static_cast<const char*>(p) + i * (c.bytes + gap), c.bytes, write, atomic);
 }
 
 void check_element_aligned(const char* api, const void* p, uint32_t element) {
@@ -75,6 +87,8 @@ void need_vector(const char* api, const Slice& s) {
 }
 
 }  // namespace
+
+void set_atomic(Atomic op, Type type) { core->atomic = op == Atomic::None ? Type::none : type; }
 
 void count_bytes(const char* api, uint64_t count, uint32_t element) {
   if (count * element % kBlockBytes)
@@ -96,7 +110,7 @@ void copy_in(const char* api, const Slice& dst, const void* src, const CopyShape
   touch_local(dst, c, c.dst_gap, true);
   core->counters.bytes[kMTE2] += uint64_t{c.blocks} * c.bytes;
   core->submit(&run_copy, Copy{local(dst), static_cast<const char*>(src), c.blocks, c.bytes, c.bytes + c.src_gap,
-                               c.bytes + c.dst_gap});
+                               c.bytes + c.dst_gap, Type::none});
 }
 
 void copy_out(const char* api, void* dst, const Slice& src, const CopyShape& c) {
@@ -106,10 +120,10 @@ void copy_out(const char* api, void* dst, const Slice& src, const CopyShape& c) 
   if (!c.blocks || !c.bytes) return;
   check_local(api, "src", src, extent(c, c.src_gap));
   touch_local(src, c, c.src_gap, false);
-  touch_global(dst, c, c.dst_gap, true);
+  touch_global(dst, c, c.dst_gap, true, core->atomic != Type::none);
   core->counters.bytes[kMTE3] += uint64_t{c.blocks} * c.bytes;
   core->submit(&run_copy, Copy{static_cast<char*>(dst), local(src), c.blocks, c.bytes, c.bytes + c.src_gap,
-                               c.bytes + c.dst_gap});
+                               c.bytes + c.dst_gap, core->atomic});
 }
 
 void copy_local(const char* api, const Slice& dst, const Slice& src, const CopyShape& c) {
@@ -123,7 +137,8 @@ void copy_local(const char* api, const Slice& dst, const Slice& src, const CopyS
   touch_local(src, c, c.src_gap, false);
   touch_local(dst, c, c.dst_gap, true);
   core->counters.bytes[kV] += uint64_t{c.blocks} * c.bytes;
-  core->submit(&run_copy, Copy{local(dst), local(src), c.blocks, c.bytes, c.bytes + c.src_gap, c.bytes + c.dst_gap});
+  core->submit(&run_copy, Copy{local(dst), local(src), c.blocks, c.bytes, c.bytes + c.src_gap, c.bytes + c.dst_gap,
+                               Type::none});
 }
 
 static void check_pad(const CopyShape& c, uint32_t element) {
@@ -151,7 +166,7 @@ void pad_in(const Slice& dst, const void* src, const CopyShape& c, uint32_t elem
   touch_local(dst, in_local, c.dst_gap, true);
   core->counters.bytes[kMTE2] += uint64_t{c.blocks} * c.bytes;
   core->submit(&run_pad, PadCopy{{local(dst), static_cast<const char*>(src), c.blocks, c.bytes, c.bytes + c.src_gap,
-                                  padded + c.dst_gap}, padding.left, padding.right, element, padded, padding.on,
+                                  padded + c.dst_gap, Type::none}, padding.left, padding.right, element, padded, padding.on,
                                  padding.value});
 }
 
@@ -164,10 +179,11 @@ void pad_out(void* dst, const Slice& src, const CopyShape& c, uint32_t element) 
   const int64_t gap = (c.bytes + 31) / 32 * 32 - int64_t{c.bytes} + c.src_gap;  // blocks start at 32 bytes
   check_local("DataCopyPad", "src", src, extent(c, gap));
   touch_local(src, c, gap, false);
-  touch_global(dst, c, c.dst_gap, true);
+  touch_global(dst, c, c.dst_gap, true, core->atomic != Type::none);
   core->counters.bytes[kMTE3] += uint64_t{c.blocks} * c.bytes;
   core->submit(&run_copy,
-               Copy{static_cast<char*>(dst), local(src), c.blocks, c.bytes, c.bytes + gap, c.bytes + c.dst_gap});
+               Copy{static_cast<char*>(dst), local(src), c.blocks, c.bytes, c.bytes + gap, c.bytes + c.dst_gap,
+                    core->atomic});
 }
 
 }  // namespace ascend_emu

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DataCopy and DataCopyPad between global and local memory, and within the unified buffer.
 #pragma once
-#include "reduce.h"
+#include "select.h"
 
 namespace AscendC {
 
@@ -73,5 +73,25 @@ ASCEND_EMU_API void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>
   ascend_emu::pad_out(dst.emu_address(), src.emu_slice(),
                       {params.blockCount, params.blockLen, int64_t{params.srcStride} * 32, params.dstStride}, sizeof(T));
 }
+
+// ---- within the unified buffer, by masks
+template <class T, bool isSetMask = true>
+ASCEND_EMU_API void Copy(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint64_t mask,
+                         const uint8_t repeatTime, const CopyRepeatParams& params) {
+  ASCEND_EMU_TYPES(Copy, int16_t, uint16_t, half, bfloat16_t, int32_t, uint32_t, float);
+  auto s = emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime);
+  s.dst_block = params.dstStride, s.src0_block = params.srcStride;
+  s.dst_repeat = params.dstRepeatSize, s.src0_repeat = params.srcRepeatSize;
+  emu_detail::one("Copy", emu_detail::Math::Copy, dst, src, 0, s);
+}
+
+// ---- copies to global memory that add to (or keep the larger, smaller of) what stands there
+template <class T>
+ASCEND_EMU_API void SetAtomicAdd() {
+  ASCEND_EMU_TYPES(SetAtomicAdd, float, half, int16_t, int32_t, int8_t, bfloat16_t);
+  ascend_emu::set_atomic(ascend_emu::Atomic::Add, ascend_emu::type_of<T>);
+}
+ASCEND_EMU_API void DisableDmaAtomic() { ascend_emu::set_atomic(ascend_emu::Atomic::None, ascend_emu::Type::none); }
+ASCEND_EMU_API void SetAtomicNone() { DisableDmaAtomic(); }
 
 }  // namespace AscendC

@@ -98,13 +98,14 @@ struct Core {
   void* pipe_object = nullptr;
   uint64_t mask[2];
   bool counter_mode = false;
+  Type atomic = Type::none;                // of copies to global memory
   Counters counters;
   uint32_t marks_issued[kPipes], marks_done[kPipes];  // cross-core flags that went into a pipe, and out of it
 
   // ---- instructions: begin, touch what it reads and writes, submit
   void begin_op(Pipe pipe, const char* name, const void* pc);
   void touch(Space space, uint32_t address, uint32_t bytes, bool write, bool must_be_written = true);
-  void touch_global(const void* address, uint64_t bytes, bool write);
+  void touch_global(const void* address, uint64_t bytes, bool write, bool atomic = false);
   template <class Payload>
   void submit(void (*run)(const void*), const Payload& payload) {
     static_assert(sizeof(Payload) <= sizeof(Item::payload) && __is_trivially_copyable(Payload));

@@ -17,7 +17,7 @@ struct Record {
   uint32_t seq;
   uint16_t core;
   uint8_t pipe;
-  bool write;
+  bool write, atomic;  // atomic writes need no order among themselves
 };
 struct Line {
   uint64_t key = 0;  // address / 64 + 1; 0: free
@@ -109,7 +109,7 @@ void forget_global_memory() {
   l.used = 0;
 }
 
-void Core::touch_global(const void* address, uint64_t bytes, bool write) {
+void Core::touch_global(const void* address, uint64_t bytes, bool write, bool atomic) {
   if (!bytes) return;
   const std::string outside = describe_outside(address, bytes);
   if (!outside.empty()) violate(19, op_name, "%s of %llu bytes: %s", write ? "a write" : "a read",
@@ -126,12 +126,12 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write) {
     for (uint32_t i = 0; i < line.count; ++i) {
       Record& r = line.at(i);
       const bool own = r.core == index && r.pipe == op_pipe;
-      if (own && r.write == write) mine = &r;
+      if (own && r.write == write && r.atomic == atomic) mine = &r;
       if (own && r.seq == seq) continue;
       // The scalar unit writes back whole lines.
       const bool whole_line = r.core != index && ((r.pipe == kS && r.write) || (op_pipe == kS && write));
       if (!(r.mask & mask) && !whole_line) continue;
-      if ((write || r.write) && !ordered(r))
+      if ((write || r.write) && !(atomic && r.atomic) && !ordered(r))
         report(write ? (r.write ? "write after write" : "write after read") : "read after write",
                reinterpret_cast<const void*>(line_address + low), r);
     }
@@ -142,7 +142,7 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write) {
       mine->mask |= mask;
       mine->seq = seq;
     } else {
-      line.add(Record{mask, seq, static_cast<uint16_t>(index), op_pipe, write});
+      line.add(Record{mask, seq, static_cast<uint16_t>(index), op_pipe, write, atomic});
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions, comparisons, selection, gathering, broadcasts.
+// Reductions: of everything, of repeats, of blocks.
 #include <cstring>
+#include <vector>
 
 #include "numbers.h"
 #include "operand.h"
@@ -9,9 +10,9 @@ namespace ascend_emu {
 namespace {
 
 struct Reduce {
-  char *dst, *src;
+  char *dst, *src, *work;
   uint64_t mask[2];
-  uint32_t repeats, lanes, count, element, block, repeat_step, group, dst_step;
+  uint32_t repeats, lanes, count, element, block, repeat_step, group, dst_step, work_bytes;
   int order;
   Reduction op;
   Type type;
@@ -27,7 +28,8 @@ const char* lane_of(const Reduce& r, uint32_t repeat, uint32_t lane) {
          lane / per_block * r.block * size_t{kBlockBytes} + lane % per_block * r.element;
 }
 double rounded(Type t, double x) {
-  return t == Type::f32 ? static_cast<double>(static_cast<float>(x)) : static_cast<double>(half_float(half_bits(static_cast<float>(x), kRint)));
+  const float f = static_cast<float>(x);
+  return t == Type::f32 ? f : half_float(half_bits(f, kRint));
 }
 bool better(Reduction op, double a, double b) { return std::isnan(a) || (op == Reduction::Max ? a > b : a < b); }
 
@@ -36,19 +38,23 @@ struct Best {
   uint32_t at;
   bool any;
 };
-// Lanes [first, first + n) of a repeat. Sums: a binary tree of neighbours, an idle lane counts as zero.
+// Neighbours first: a binary tree over a power of two of values.
+double tree_sum(Type t, double* values, uint32_t n) {
+  for (; n > 1; n /= 2)
+    for (uint32_t i = 0; i < n / 2; ++i) values[i] = rounded(t, values[2 * i] + values[2 * i + 1]);
+  return values[0];
+}
+// Lanes [first, first + n) of a repeat; an idle lane adds zero.
 Best reduce_lanes(const Reduce& r, uint32_t repeat, uint32_t first, uint32_t n) {
   if (r.op == Reduction::Sum) {
-    double tree[128];
+    double values[128];
     bool any = false;
     for (uint32_t i = 0; i < n; ++i) {
       const bool on = active(r, repeat, first + i);
-      tree[i] = on ? value_of(r.type, lane_of(r, repeat, first + i)) : 0.0;
+      values[i] = on ? value_of(r.type, lane_of(r, repeat, first + i)) : 0.0;
       any = any || on;
     }
-    for (uint32_t width = n; width > 1; width /= 2)
-      for (uint32_t i = 0; i < width / 2; ++i) tree[i] = rounded(r.type, tree[2 * i] + tree[2 * i + 1]);
-    return {tree[0], 0, any};
+    return {tree_sum(r.type, values, n), 0, any};
   }
   Best best{0, 0, false};
   for (uint32_t i = 0; i < n; ++i) {
@@ -60,16 +66,34 @@ Best reduce_lanes(const Reduce& r, uint32_t repeat, uint32_t first, uint32_t n) 
 }
 void put_index(const Reduce& r, char* to, uint32_t index) { std::memcpy(to, &index, r.element); }
 
+// The sums of the repeats, again by repeats of a binary tree, until one is left.
+double sum_of_sums(const Reduce& r, std::vector<double> sums) {
+  while (sums.size() > 1) {
+    std::vector<double> next;
+    for (size_t i = 0; i < sums.size(); i += r.lanes) {
+      double values[128] = {};
+      for (uint32_t k = 0; k < r.lanes && i + k < sums.size(); ++k) values[k] = sums[i + k];
+      next.push_back(tree_sum(r.type, values, r.lanes));
+    }
+    sums = std::move(next);
+  }
+  return sums[0];
+}
+
 void run_reduce(const void* payload) {
   const Reduce& r = *static_cast<const Reduce*>(payload);
   Best all{0, 0, false};
+  std::vector<double> sums;
   for (uint32_t i = 0; i < r.repeats; ++i) {
     const Best b = reduce_lanes(r, i, 0, r.lanes);
+    if (r.op == Reduction::Sum && !r.counted) sums.push_back(b.value);
     if (!b.any) continue;
     if (!all.any) all = {b.value, i * r.lanes + b.at, true};
     else if (r.op == Reduction::Sum) all.value = rounded(r.type, all.value + b.value);  // one repeat after the other
     else if (better(r.op, b.value, all.value) && !std::isnan(all.value)) all = {b.value, i * r.lanes + b.at, true};
   }
+  if (!sums.empty()) all.value = sum_of_sums(r, std::move(sums));
+  if (r.work) std::memset(r.work, 0xff, r.work_bytes);  // nothing to rely on
   store_value(r.type, r.dst, all.value);
   if (r.with_index) put_index(r, r.dst + r.element, all.at);
 }
@@ -85,7 +109,11 @@ void run_groups(const void* payload) {
       switch (r.order) {
         case 0: store_value(r.type, to, b.value), put_index(r, to + r.element, b.at - g * n); break;
         case 1: put_index(r, to, b.at - g * n), store_value(r.type, to + r.element, b.value); break;
-        case 3: put_index(r, to, b.at - g * n); break;
+        case 3: {
+          const uint32_t index = b.at - g * n;
+          std::memcpy(to, &index, 4);
+          break;
+        }
         default: store_value(r.type, to, b.value);
       }
     }
@@ -104,9 +132,9 @@ Reduce reduction(Reduction op, Type type, const Slice& dst, const Slice& src, co
 }
 bool nothing(const Shape& s) { return s.counted ? !s.count : !s.repeat || !(s.mask[0] | s.mask[1]); }
 
-void check_element_aligned(const char* api, const Slice& s, uint32_t element) {
+void check_result(const char* api, const Slice& s, uint32_t alignment) {
   if (s.space != kUB) violate(1, api, "dst: expected a tensor in UB, got %s", kSpaceNames[s.space]);
-  if (s.address % element) violate(1, api, "dst: expected an address aligned to %u bytes, got UB+%u", element, s.address);
+  check_aligned(api, "dst", s, alignment);
 }
 
 }  // namespace
@@ -120,13 +148,13 @@ void reduce(const char* api, Reduction op, Type type, const Slice& dst, const Sl
   Reduce r = reduction(op, type, dst, src, shape);
   r.with_index = with_index;
   check_vector_operand(api, from, shape, r.lanes);
-  check_element_aligned(api, dst, r.element);
+  check_result(api, dst, op == Reduction::Sum ? r.element : 2 * r.element);
   check_inside(api, "dst", dst, 0, r.element * (with_index ? 2u : 1u));
-  check_aligned(api, "sharedTmpBuffer", work, kBlockBytes);
   // ReduceSum with a count leaves it alone; the others keep what each repeat gives (with its index), and reduce that.
   const bool uses_work = !(op == Reduction::Sum && shape.counted);
   uint32_t needed = 0;
   if (uses_work) {
+    check_aligned(api, "sharedTmpBuffer", work, kBlockBytes);
     const uint32_t per_block = kBlockBytes / r.element;
     uint32_t results = r.repeats * (op == Reduction::Sum ? 1 : 2);
     do {
@@ -138,7 +166,10 @@ void reduce(const char* api, Reduction op, Type type, const Slice& dst, const Sl
     check_slice(api, work);
   }
   touch_vector(from, shape, r.lanes);
-  if (uses_work) core->touch(work.space, work.address, needed * r.element, true);
+  if (uses_work) {
+    r.work = local(work), r.work_bytes = needed * r.element;
+    core->touch(work.space, work.address, r.work_bytes, true);
+  }
   core->touch(dst.space, dst.address, r.element * (with_index ? 2u : 1u), true);
   count_repeats(shape, r.lanes);
   core->submit(&run_reduce, r);
@@ -152,11 +183,14 @@ void reduce_groups(const char* api, Reduction op, Type type, const Slice& dst, c
   const Operand from{"src", &src, size_of(type), shape.src0_block, shape.src0_repeat, false};
   Reduce r = reduction(op, type, dst, src, shape);
   r.group = group, r.order = order;
+  if (shape.repeat > 255) violate(6, api, "repeatTime: expected 0 to 255, got %u", shape.repeat);
   check_vector_operand(api, from, shape, r.lanes);
-  check_element_aligned(api, dst, r.element);
-  const uint32_t results = group == kRepeatBytes ? (order < 2 ? 2 : 1) : kRepeatBytes / group;
-  const uint32_t unit = group == kRepeatBytes ? results : 8 * kBlockBytes / group;  // of dstRepStride, in elements
-  r.dst_step = (shape.counted ? 1 : shape.dst_repeat) * unit * r.element;
+  // Results of a repeat, in bytes: also the unit of dstRepStride, and what dst is aligned to.
+  const uint32_t whole = order < 2 ? 2 * r.element : order == 3 ? 4 : r.element;
+  const uint32_t unit = group == kRepeatBytes ? whole : kRepeatBytes / group * r.element;
+  const uint32_t results = unit / r.element;
+  check_result(api, dst, unit < kBlockBytes ? unit : kBlockBytes);
+  r.dst_step = (shape.counted ? 1 : shape.dst_repeat) * unit;
   check_inside(api, "dst", dst, 0, uint64_t{r.repeats - 1} * r.dst_step + results * r.element);
   touch_vector(from, shape, r.lanes);
   const uint32_t lanes_of_group = group / r.element;
@@ -169,198 +203,6 @@ void reduce_groups(const char* api, Reduction op, Type type, const Slice& dst, c
     }
   count_repeats(shape, r.lanes);
   core->submit(&run_groups, r);
-}
-
-namespace {
-
-struct Choose {  // Compare and Select
-  char *dst, *a, *b, *bits;
-  uint64_t scalar;
-  uint32_t count, lanes;
-  Type type;
-  int mode;
-};
-
-bool holds(double a, double b, int mode) {
-  switch (mode) {
-    case 0: return a < b;
-    case 1: return a > b;
-    case 2: return a == b;
-    case 3: return a <= b;
-    case 4: return a >= b;
-    default: return a != b;
-  }
-}
-void run_compare(const void* payload) {
-  const Choose& c = *static_cast<const Choose*>(payload);
-  const uint32_t size = size_of(c.type);
-  for (uint32_t i = 0; i < c.count; i += 8) {
-    uint8_t byte = 0;
-    for (uint32_t k = 0; k < 8; ++k) {
-      const double a = value_of(c.type, c.a + (i + k) * size);
-      const double b = c.b ? value_of(c.type, c.b + (i + k) * size) : value_of(c.type, &c.scalar);
-      byte |= static_cast<uint8_t>(holds(a, b, c.mode) << k);
-    }
-    c.dst[i / 8] = static_cast<char>(byte);
-  }
-}
-void run_select(const void* payload) {
-  const Choose& c = *static_cast<const Choose*>(payload);
-  const uint32_t size = size_of(c.type);
-  for (uint32_t i = 0; i < c.count; ++i) {
-    const uint32_t at = c.mode == 0 ? i % c.lanes : i;
-    const bool first = static_cast<uint8_t>(c.bits[at / 8]) >> at % 8 & 1;
-    const void* from = first ? c.a + i * size : c.b ? c.b + i * size : reinterpret_cast<const char*>(&c.scalar);
-    std::memmove(c.dst + i * size, from, size);
-  }
-}
-
-}  // namespace
-
-void compare(const char* api, Type type, const Slice& dst, const Slice& src0, const Slice* src1, uint64_t scalar,
-             int mode, const Shape& shape) {
-  need_vector_unit(api);
-  core->begin_op(kV, api, __builtin_return_address(0));
-  if (!shape.count) return;
-  const uint32_t size = size_of(type), lanes = kRepeatBytes / size;
-  if (shape.count * size % kRepeatBytes)
-    violate(6, api, "expected count * %u to be a multiple of 256 bytes, got %u * %u", size, shape.count, size);
-  if (type == Type::i32 && mode != 2) violate(7, api, "int32_t: expected CMPMODE::EQ");
-  const Operand a{"src0", &src0, size, 1, 8, false}, b{"src1", src1, size, 1, 8, false};
-  check_vector_operand(api, a, shape, lanes);
-  if (src1) check_vector_operand(api, b, shape, lanes);
-  check_aligned(api, "dst", dst, kBlockBytes);
-  check_inside(api, "dst", dst, 0, shape.count / 8);
-  touch_vector(a, shape, lanes);
-  if (src1) touch_vector(b, shape, lanes);
-  core->touch(dst.space, dst.address, shape.count / 8, true);
-  count_repeats(shape, lanes);
-  core->submit(&run_compare, Choose{local(dst), local(src0), src1 ? local(*src1) : nullptr, nullptr, scalar, shape.count,
-                                    lanes, type, mode});
-}
-
-void select(Type type, const Slice& dst, const Slice& mask, const Slice& src0, const Slice* src1, uint64_t scalar,
-            int mode, const Shape& shape) {
-  need_vector_unit("Select");
-  core->begin_op(kV, "Select", __builtin_return_address(0));
-  if (!shape.count) return;
-  if ((mode == 1) == (src1 != nullptr)) violate(6, "Select", "SELMODE %d does not go with a %s", mode, src1 ? "tensor" : "scalar");
-  const uint32_t size = size_of(type), lanes = kRepeatBytes / size;
-  const Operand d{"dst", &dst, size, 1, 8, true}, a{"src0", &src0, size, 1, 8, false}, b{"src1", src1, size, 1, 8, false};
-  check_vector_operand("Select", d, shape, lanes);
-  check_vector_operand("Select", a, shape, lanes);
-  check_overlap("Select", d, a, shape, lanes, false);
-  if (src1) {
-    check_vector_operand("Select", b, shape, lanes);
-    check_overlap("Select", d, b, shape, lanes, false);
-  }
-  check_aligned("Select", "selMask", mask, kBlockBytes);
-  const uint32_t bits = mode == 0 ? lanes : shape.count;
-  check_inside("Select", "selMask", mask, 0, (bits + 7) / 8);
-  touch_vector(a, shape, lanes);
-  if (src1) touch_vector(b, shape, lanes);
-  core->touch(mask.space, mask.address, (bits + 7) / 8, false);
-  touch_vector(d, shape, lanes);
-  count_repeats(shape, lanes);
-  core->submit(&run_select, Choose{local(dst), local(src0), src1 ? local(*src1) : nullptr, local(mask), scalar,
-                                   shape.count, lanes, type, mode});
-}
-
-namespace {
-
-struct GatherOp {
-  char *dst, *src, *offsets;
-  uint32_t count, element, base, room;
-  Core* owner;
-};
-void run_gather(const void* payload) {
-  const GatherOp& g = *static_cast<const GatherOp*>(payload);
-  for (uint32_t i = 0; i < g.count; ++i) {
-    uint32_t offset;
-    std::memcpy(&offset, g.offsets + i * 4, 4);
-    const uint64_t at = uint64_t{g.base} + offset;
-    if (at % g.element) violate(1, "Gather", "offset %u of element %u is no multiple of %u bytes", offset, i, g.element);
-    if (at + g.element > g.room) violate(19, "Gather", "offset %u of element %u leaves the buffer (%u bytes)", offset, i, g.room);
-    std::memcpy(g.dst + i * g.element, g.src + at, g.element);
-  }
-}
-
-struct Spread {
-  char *dst, *src;
-  uint32_t repeats, element, block, repeat_step;
-};
-void run_spread(const void* payload) {
-  const Spread& s = *static_cast<const Spread*>(payload);
-  for (uint32_t r = 0; r < s.repeats; ++r)
-    for (uint32_t b = 0; b < 8; ++b)
-      for (uint32_t i = 0; i < kBlockBytes; i += s.element)
-        std::memcpy(s.dst + (r * s.repeat_step + b * s.block) * size_t{kBlockBytes} + i, s.src + (r * 8 + b) * s.element,
-                    s.element);
-}
-
-struct Count {
-  char* dst;
-  uint64_t first;
-  uint32_t count;
-  Type type;
-};
-void run_index(const void* payload) {
-  const Count& c = *static_cast<const Count*>(payload);
-  const double first = value_of(c.type, &c.first);
-  for (uint32_t i = 0; i < c.count; ++i) store_value(c.type, c.dst + i * size_of(c.type), first + i);
-}
-
-}  // namespace
-
-void gather(Type type, const Slice& dst, const Slice& src, const Slice& offsets, uint32_t base, const Shape& shape) {
-  need_vector_unit("Gather");
-  core->begin_op(kV, "Gather", __builtin_return_address(0));
-  if (!shape.count) return;
-  const uint32_t size = size_of(type), lanes = kRepeatBytes / 4;
-  const Operand d{"dst", &dst, size, 1, 8, true}, o{"srcOffset", &offsets, 4, 1, 8, false};
-  check_vector_operand("Gather", d, shape, lanes);
-  check_vector_operand("Gather", o, shape, lanes);
-  check_aligned("Gather", "src", src, kBlockBytes);
-  check_slice("Gather", src);
-  if (src.begin == dst.begin && dst.address < src.end && src.address < dst.address + shape.count * size && src.slot == dst.slot &&
-      src.address == dst.address)
-    violate(6, "Gather", "src and dst are the same memory");
-  touch_vector(o, shape, lanes);
-  core->touch(src.space, src.address, src.bytes, false, false);  // which of them, the offsets will say
-  touch_vector(d, shape, lanes);
-  count_repeats(shape, lanes);
-  core->submit(&run_gather, GatherOp{local(dst), local(src), local(offsets), shape.count, size, base,
-                                     src.end - src.address, core});
-}
-
-void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t repeat, uint32_t dst_block,
-                      uint32_t dst_repeat) {
-  need_vector_unit("Brcb");
-  core->begin_op(kV, "Brcb", __builtin_return_address(0));
-  if (!repeat) return;
-  const uint32_t size = size_of(type);
-  check_aligned("Brcb", "dst", dst, kBlockBytes);
-  check_aligned("Brcb", "src", src, kBlockBytes);
-  check_inside("Brcb", "src", src, 0, repeat * 8 * size);
-  check_inside("Brcb", "dst", dst, 0, ((repeat - 1) * dst_repeat + 7 * dst_block + 1) * kBlockBytes);
-  core->touch(src.space, src.address, repeat * 8 * size, false);
-  for (uint32_t r = 0; r < repeat; ++r)
-    for (uint32_t b = 0; b < 8; ++b)
-      core->touch(dst.space, dst.address + (r * dst_repeat + b * dst_block) * kBlockBytes, kBlockBytes, true);
-  core->counters.vector_repeats += repeat;
-  core->submit(&run_spread, Spread{local(dst), local(src), repeat, size, dst_block, dst_repeat});
-}
-
-void create_index(Type type, const Slice& dst, uint64_t first, const Shape& shape) {
-  need_vector_unit("CreateVecIndex");
-  core->begin_op(kV, "CreateVecIndex", __builtin_return_address(0));
-  if (!shape.count) return;
-  const uint32_t lanes = kRepeatBytes / size_of(type);
-  const Operand d{"dst", &dst, size_of(type), 1, 8, true};
-  check_vector_operand("CreateVecIndex", d, shape, lanes);
-  touch_vector(d, shape, lanes);
-  count_repeats(shape, lanes);
-  core->submit(&run_index, Count{local(dst), first, shape.count, type});
 }
 
 }  // namespace ascend_emu

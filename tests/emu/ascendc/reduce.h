@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions, comparisons, selection, gathering.
+// Reductions.
 #pragma once
 #include "vector.h"
 
@@ -44,95 +44,86 @@ ASCEND_EMU_API void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& s
                      work.emu_slice(), s, false);
 }
 
-// ---- one value a repeat, a block of 32 bytes, or a pair. dstRepStride: in elements of the results for whole repeats
-// (in pairs with an index), in units of eight blocks' results otherwise.
-#define ASCEND_EMU_GROUPS(name, op, group, ...)                                                                    \
-  template <class T, bool isSetMask = true>                                                                        \
-  ASCEND_EMU_API void name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,               \
-                           const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,       \
-                           const int32_t srcRepStride) {                                                           \
-    ASCEND_EMU_TYPES(name, __VA_ARGS__);                                                                           \
-    auto s = emu_detail::masked<isSetMask>(static_cast<uint64_t>(mask), sizeof(T), repeatTime);                    \
-    s.dst_repeat = dstRepStride, s.src0_block = srcBlkStride, s.src0_repeat = srcRepStride;                        \
-    ascend_emu::reduce_groups(#name, ascend_emu::Reduction::op, ascend_emu::type_of<T>, dst.emu_slice(),           \
-                              src.emu_slice(), s, group, 2);                                                       \
-  }
-ASCEND_EMU_GROUPS(WholeReduceSum, Sum, 256, half, float)
-#undef ASCEND_EMU_GROUPS
-#define ASCEND_EMU_BLOCKS(name, op)                                                                                \
-  template <class T, bool isSetMask = true>                                                                        \
-  ASCEND_EMU_API void name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t repeatTime,         \
-                           const int32_t mask, const int32_t dstRepStride, const int32_t srcBlkStride,             \
-                           const int32_t srcRepStride) {                                                           \
-    ASCEND_EMU_TYPES(name, half, float);                                                                           \
-    auto s = emu_detail::masked<isSetMask>(static_cast<uint64_t>(mask), sizeof(T), repeatTime);                    \
-    s.dst_repeat = dstRepStride, s.src0_block = srcBlkStride, s.src0_repeat = srcRepStride;                        \
-    ascend_emu::reduce_groups(#name, ascend_emu::Reduction::op, ascend_emu::type_of<T>, dst.emu_slice(),           \
-                              src.emu_slice(), s, 32, 2);                                                          \
-  }
-ASCEND_EMU_BLOCKS(BlockReduceSum, Sum)
-ASCEND_EMU_BLOCKS(BlockReduceMax, Max)
-ASCEND_EMU_BLOCKS(BlockReduceMin, Min)
-#undef ASCEND_EMU_BLOCKS
-#define ASCEND_EMU_WHOLE(name, op)                                                                                 \
-  template <class T, bool isSetMask = true>                                                                        \
-  ASCEND_EMU_API void name(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,               \
-                           const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,       \
-                           const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX) {       \
-    ASCEND_EMU_TYPES(name, half, float);                                                                           \
-    auto s = emu_detail::masked<isSetMask>(static_cast<uint64_t>(mask), sizeof(T), repeatTime);                    \
-    s.dst_repeat = dstRepStride, s.src0_block = srcBlkStride, s.src0_repeat = srcRepStride;                        \
-    ascend_emu::reduce_groups(#name, ascend_emu::Reduction::op, ascend_emu::type_of<T>, dst.emu_slice(),           \
-                              src.emu_slice(), s, 256, static_cast<int>(order));                                   \
-  }
-ASCEND_EMU_WHOLE(WholeReduceMax, Max)
-ASCEND_EMU_WHOLE(WholeReduceMin, Min)
-#undef ASCEND_EMU_WHOLE
-
-// ---- comparisons: a bit an element
-template <class T, class U>
-ASCEND_EMU_API void Compare(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const LocalTensor<T>& src1,
-                            CMPMODE mode, uint32_t count) {
-  ASCEND_EMU_TYPES(Compare, half, float, int32_t);
-  static_assert(ascend_emu::one_of<U, uint8_t, int8_t>, "rule 7: Compare writes int8_t or uint8_t");
-  ascend_emu::compare("Compare", ascend_emu::type_of<T>, dst.emu_slice(), src0.emu_slice(), &src1.emu_slice(), 0,
-                      static_cast<int>(mode), emu_detail::counted(count));
+// ---- one value a repeat (256 bytes), or a block (32 bytes)
+enum class ReduceType : uint8_t { SUM, MAX, MIN };
+namespace emu_detail {
+constexpr ascend_emu::Reduction reduction_of(ReduceType type) {
+  return type == ReduceType::SUM   ? ascend_emu::Reduction::Sum
+         : type == ReduceType::MAX ? ascend_emu::Reduction::Max
+                                   : ascend_emu::Reduction::Min;
 }
-template <class T, class U>
-ASCEND_EMU_API void Compares(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const T scalar, CMPMODE mode,
-                             uint32_t count) {
-  ASCEND_EMU_TYPES(Compares, half, float, int32_t);
-  static_assert(ascend_emu::one_of<U, uint8_t, int8_t>, "rule 7: Compares writes int8_t or uint8_t");
-  ascend_emu::compare("Compares", ascend_emu::type_of<T>, dst.emu_slice(), src0.emu_slice(), nullptr,
-                      emu_detail::bits_of(scalar), static_cast<int>(mode), emu_detail::counted(count));
-}
-template <class T, class U>
-ASCEND_EMU_API void CompareScalar(const LocalTensor<U>& dst, const LocalTensor<T>& src0, const T scalar, CMPMODE mode,
-                                  uint32_t count) {
-  Compares(dst, src0, scalar, mode, count);
-}
-template <class T, class U>
-ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
-                           const LocalTensor<T>& src1, SELMODE mode, uint32_t count) {
-  ASCEND_EMU_TYPES(Select, half, float);
-  ascend_emu::select(ascend_emu::type_of<T>, dst.emu_slice(), selMask.emu_slice(), src0.emu_slice(), &src1.emu_slice(),
-                     0, static_cast<int>(mode), emu_detail::counted(count));
-}
-template <class T, class U>
-ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
-                           SELMODE mode, uint32_t count) {
-  ASCEND_EMU_TYPES(Select, half, float);
-  ascend_emu::select(ascend_emu::type_of<T>, dst.emu_slice(), selMask.emu_slice(), src0.emu_slice(), nullptr,
-                     emu_detail::bits_of(src1), static_cast<int>(mode), emu_detail::counted(count));
-}
-
-// ---- dst[i] = bytes of src at base + offsets[i]
 template <class T>
-ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                           const uint32_t srcBaseAddr, const uint32_t count) {
-  ASCEND_EMU_TYPES(Gather, int16_t, uint16_t, half, bfloat16_t, int32_t, uint32_t, float);
-  ascend_emu::gather(ascend_emu::type_of<T>, dst.emu_slice(), src.emu_slice(), srcOffset.emu_slice(), srcBaseAddr,
-                     emu_detail::counted(count));
+ASCEND_EMU_API void groups(const char* api, ReduceType type, const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                           Shape s, int32_t dst_repeat, int32_t src_block, int32_t src_repeat, uint32_t group,
+                           ReduceOrder order) {
+  static_assert(one_of<T, half, float>, "rule 7: reductions of dav-2201 take half, float");
+  s.dst_repeat = dst_repeat, s.src0_block = src_block, s.src0_repeat = src_repeat;
+  ascend_emu::reduce_groups(api, reduction_of(type), type_of<T>, dst.emu_slice(), src.emu_slice(), s, group,
+                            type == ReduceType::SUM ? 2 : static_cast<int>(order));
 }
+}  // namespace emu_detail
+
+template <ReduceType reduceType, class T, class U = T, bool isSetMask = true>
+ASCEND_EMU_API void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, const int32_t mask,
+                                 const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
+                                 const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX) {
+  emu_detail::groups("ReduceRepeat", reduceType, dst, src,
+                     emu_detail::masked<isSetMask>(static_cast<uint64_t>(mask), sizeof(T), repeatTime), dstRepStride,
+                     srcBlkStride, srcRepStride, 256, order);
+}
+template <ReduceType reduceType, class T, class U = T, bool isSetMask = true>
+ASCEND_EMU_API void ReduceRepeat(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[],
+                                 const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
+                                 const int32_t srcRepStride, ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX) {
+  emu_detail::groups("ReduceRepeat", reduceType, dst, src, emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime),
+                     dstRepStride, srcBlkStride, srcRepStride, 256, order);
+}
+template <ReduceType reduceType, class T, class U = T, bool isSetMask = true>
+ASCEND_EMU_API void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, const int32_t mask,
+                                    const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
+                                    const int32_t srcRepStride) {
+  emu_detail::groups("ReduceDataBlock", reduceType, dst, src,
+                     emu_detail::masked<isSetMask>(static_cast<uint64_t>(mask), sizeof(T), repeatTime), dstRepStride,
+                     srcBlkStride, srcRepStride, 32, ReduceOrder::ORDER_ONLY_VALUE);
+}
+template <ReduceType reduceType, class T, class U = T, bool isSetMask = true>
+ASCEND_EMU_API void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[],
+                                    const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
+                                    const int32_t srcRepStride) {
+  emu_detail::groups("ReduceDataBlock", reduceType, dst, src, emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime),
+                     dstRepStride, srcBlkStride, srcRepStride, 32, ReduceOrder::ORDER_ONLY_VALUE);
+}
+
+// Their names up to CANN 8.5, still there: mind the order of mask and repeatTime for blocks.
+template <class T, bool isSetMask = true>
+ASCEND_EMU_API void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,
+                                   const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
+                                   const int32_t srcRepStride) {
+  ReduceRepeat<ReduceType::SUM, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride);
+}
+#define ASCEND_EMU_OLD_NAMES(kind, type)                                                                           \
+  template <class T, bool isSetMask = true>                                                                        \
+  ASCEND_EMU_API void BlockReduce##kind(const LocalTensor<T>& dst, const LocalTensor<T>& src,                      \
+                                        const int32_t repeatTime, const int32_t mask, const int32_t dstRepStride,  \
+                                        const int32_t srcBlkStride, const int32_t srcRepStride) {                  \
+    ReduceDataBlock<ReduceType::type, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride,     \
+                                                       srcRepStride);                                              \
+  }
+ASCEND_EMU_OLD_NAMES(Sum, SUM)
+ASCEND_EMU_OLD_NAMES(Max, MAX)
+ASCEND_EMU_OLD_NAMES(Min, MIN)
+#undef ASCEND_EMU_OLD_NAMES
+#define ASCEND_EMU_OLD_NAMES(kind, type)                                                                           \
+  template <class T, bool isSetMask = true>                                                                        \
+  ASCEND_EMU_API void WholeReduce##kind(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,  \
+                                        const int32_t repeatTime, const int32_t dstRepStride,                      \
+                                        const int32_t srcBlkStride, const int32_t srcRepStride,                    \
+                                        ReduceOrder order = ReduceOrder::ORDER_VALUE_INDEX) {                      \
+    ReduceRepeat<ReduceType::type, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride,        \
+                                                    srcRepStride, order);                                          \
+  }
+ASCEND_EMU_OLD_NAMES(Max, MAX)
+ASCEND_EMU_OLD_NAMES(Min, MIN)
+#undef ASCEND_EMU_OLD_NAMES
 
 }  // namespace AscendC

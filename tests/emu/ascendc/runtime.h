@@ -16,6 +16,8 @@ void scalar_write(const Slice& s, uint64_t offset, const void* value, uint32_t b
 void scalar_read_gm(const void* address, void* value, uint32_t bytes);
 void scalar_write_gm(void* address, const void* value, uint32_t bytes);
 void clean_cache(const void* address, bool entire, bool both_ways);
+bfloat16_t scalar_bf16(float value);
+float scalar_float(bfloat16_t value);
 Slice subslice(const Slice& s, uint64_t offset, uint32_t element);
 
 // ---- flags
@@ -71,6 +73,8 @@ void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t re
                       uint32_t dst_repeat);
 void create_index(Type type, const Slice& dst, uint64_t first, const Shape& shape);
 void transpose16(const Slice& dst, const Slice& src);
+uint64_t gather_mask(Type type, const Slice& dst, const Slice& src, const Slice* bits, uint32_t pattern, bool counter,
+                     uint32_t mask, uint32_t repeats, uint32_t src_block, uint32_t src_repeat, uint32_t bits_repeat);
 void set_mask(uint64_t high, uint64_t low);
 void set_mask_mode(bool counter);
 Shape shape_of_mask(uint64_t mask, uint32_t element, uint32_t repeat);  // lanes [0, mask) of every repeat
@@ -93,6 +97,10 @@ void pad_in(const Slice& dst, const void* src, const CopyShape& shape, uint32_t 
 void pad_out(void* dst, const Slice& src, const CopyShape& shape, uint32_t element);
 void count_bytes(const char* api, uint64_t count, uint32_t element);  // rule 2
 void check_copy_params(const char* api, uint64_t blocks, uint64_t length, uint64_t src_gap, uint64_t dst_gap);
+
+// What a copy to global memory does with what stands there.
+enum class Atomic : uint8_t { None, Add, Max, Min };
+void set_atomic(Atomic op, Type type);
 
 // ---- cores
 enum class KernelType : uint8_t { None, AivOnly, AicOnly, MixAiv10, MixAic10, MixAic11, MixAic12 };

@@ -20,4 +20,10 @@ ASCEND_EMU_API void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
 ASCEND_EMU_API void SetMaskCount() { ascend_emu::set_mask_mode(true); }
 ASCEND_EMU_API void SetMaskNorm() { ascend_emu::set_mask_mode(false); }
 
+// ---- conversions of the scalar unit
+ASCEND_EMU_API bfloat16_t ToBfloat16(const float& value) { return ascend_emu::scalar_bf16(value); }
+ASCEND_EMU_API float ToFloat(const bfloat16_t& value) { return ascend_emu::scalar_float(value); }
+ASCEND_EMU_API bfloat16_t Cast(const float& value) { return ascend_emu::scalar_bf16(value); }
+ASCEND_EMU_API float Cast(const bfloat16_t& value) { return ascend_emu::scalar_float(value); }
+
 }  // namespace AscendC

@@ -88,7 +88,6 @@ void check_vector_operand(const char* api, const Operand& o, const Shape& shape,
   if (o.slice->space != kUB) violate(1, api, "%s: expected a tensor in UB, got %s", o.name, kSpaceNames[o.slice->space]);
   check_aligned(api, o.name, *o.slice, kBlockBytes);
   if (shape.counted) return check_inside(api, o.name, *o.slice, 0, uint64_t{shape.count} * o.element);
-  if (shape.repeat > 255) violate(6, api, "repeatTime: expected 0 to 255, got %u", shape.repeat);
   if (o.writes && o.block == 0) violate(6, api, "%s: a block stride of 0 is undefined for results", o.name);
   uint32_t last = 0;
   for (uint32_t lane = 0; lane < lanes; ++lane)
@@ -154,6 +153,7 @@ void issue(const char* api, const void* pc, Flat run, uint64_t scalar, Operand* 
   need_vector_unit(api);
   core->begin_op(kV, api, pc);
   if (shape.counted ? !shape.count : !shape.repeat || !(shape.mask[0] | shape.mask[1])) return;
+  if (!shape.counted && shape.repeat > 255) violate(6, api, "repeatTime: expected 0 to 255, got %u", shape.repeat);
   uint32_t widest = 1;
   for (int k = 0; k < n; ++k)
     if (operands[k].slice) widest = std::max(widest, operands[k].element);
@@ -176,7 +176,9 @@ void issue(const char* api, const void* pc, Flat run, uint64_t scalar, Operand* 
     v.repeat_step[k] = static_cast<uint16_t>(o.repeat_step);
   }
   for (int k = 1; k < n; ++k)
-    if (operands[k].slice) check_overlap(api, operands[0], operands[k], shape, lanes, may_accumulate);
+    if (operands[k].slice)  // sums over repeats: dst and the second source, one of which stays where it is
+      check_overlap(api, operands[0], operands[k], shape, lanes,
+                    may_accumulate && k == 2 && (!operands[0].repeat_step || !operands[2].repeat_step));
   if (contiguous) v.count = shape.count;
   else if (neighbours) v.count = shape.repeat * lanes;
   for (int k = 1; k < n; ++k)

@@ -9,6 +9,10 @@ half::half(float value) : bits(ascend_emu::half_bits(value, ascend_emu::kRint)) 
 half::operator float() const { return ascend_emu::half_float(bits); }
 
 namespace ascend_emu {
+
+bfloat16_t scalar_bf16(float value) { return bfloat16_t{bf16_bits(value, kRint)}; }
+float scalar_float(bfloat16_t value) { return bf16_float(value.bits); }
+
 namespace {
 
 // Half arithmetic is float arithmetic, rounded once.
