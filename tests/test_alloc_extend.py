@@ -123,6 +123,21 @@ def test_hostile_values_leave_the_other_requests_right(backend):
 
 
 @pytest.mark.parametrize("backend", UNCHECKED)
+@pytest.mark.parametrize("page", [1, 48, 64])
+def test_int32_lengths_at_the_ends_of_their_type_count_as_padding(backend, page):
+    """Among 1100 requests: negative prefixes, prefixes beyond the length, no length; the others get what they got alone."""
+    prefix, seq, last, free = make(1100, page, torch.int32)
+    bad = torch.arange(1100) % 5 == 3
+    ends = torch.tensor([[-2 ** 31, 7], [-1, 2 ** 31 - 1], [9, 8], [2 ** 31 - 1, 2 ** 31 - 2], [5, -2 ** 31]], dtype=torch.int32)
+    ends = ends[torch.arange(1100) % 7 % 5]
+    want = model(prefix, torch.where(bad, 0, seq), last, free, page, extend := int((seq - prefix)[(seq > 0) & ~bad].sum()) + 3)
+    prefix, seq = torch.where(bad, ends[:, 0], prefix), torch.where(bad, ends[:, 1], seq)
+    with use_backend(backend):
+        got = ops.alloc_extend(prefix, seq, last, free, extend_num_tokens=extend, page_size=page)
+    assert got[0].equal(want[0]) and got[1].equal(want[1])
+
+
+@pytest.mark.parametrize("backend", UNCHECKED)
 def test_sums_beyond_all_bounds_are_a_status(backend):
     lens = torch.full((7 if backend == "reference" else 300,), 2 ** 60)  # the reference's sums are plain int64
     status = Guarded((1,), torch.int32)

@@ -2,14 +2,14 @@
 // alloc_extend: slots of newly cached tokens, from the old partial page and from fresh pages.
 // 8 bytes written a token, 16 to 24 read a request (by every core, from L2), a page id a page: a launch's
 // latency is the floor up to some hundred thousand tokens. Work: tokens in groups of whole output lines, 512
-// at least, over all vector cores. Every core adds up all requests for itself in the scalar unit (sums of
-// int64 with bounds, which the vector unit has not) and knows then whether there are pages enough and where
-// its tokens begin. Slots within a page are neighbours: long stretches below 2^31 are an index plus a number,
-// widened by the vector unit. Contract: include/dsv4spec/paging.h.
-//   UB (47 KB):  prefix, final lengths, last slots 12 | page ids 2 | slots 16 | index 8 | work 8 | two
-//   results
+// at least, over all vector cores. Every core adds up all requests for itself (alloc_sums.h; other lengths
+// and page sizes by the scalar unit) and knows then whether there are pages enough and where its tokens
+// begin. Slots within a page are neighbours: long stretches below 2^31 are an index plus a number, widened by
+// the vector unit. Contract: include/dsv4spec/paging.h.
+//   UB (47 KB):  prefix, final lengths, last slots 12 | page ids 2 | slots 16 (first: sums) | index 8 | work
+//   8 | results
 #include "alloc_extend_tiling.h"
-#include "ints.h"
+#include "alloc_sums.h"
 
 namespace dsv4_ascend {
 namespace {
@@ -24,7 +24,7 @@ class AllocExtend {
                                 GM_ADDR num_new_pages, GM_ADDR status, const AllocExtendTiling& t)
       : t_(t), prefix_(prefix), seq_(seq), last_(last), pages_(pages), slots_(slots),
         num_new_pages_(num_new_pages), status_(status) {
-    pipe_.InitBuffer(buffer_, kRequests * 24 + kPages * 8 + kTile * 16 + 2 * kBlock);
+    pipe_.InitBuffer(buffer_, kRequests * 24 + kPages * 8 + kTile * 16 + 4 * kBlock);
     Bytes rest = buffer_.Get<uint8_t>();
     prefixes_ = {take(rest, kRequests * 8), t.prefix_wide != 0};
     lengths_ = {take(rest, kRequests * 8), t.seq_wide != 0};
@@ -33,7 +33,8 @@ class AllocExtend {
     out_ = take(rest, kTile * 8).ReinterpretCast<int64_t>();
     index_ = take(rest, kTile * 4).ReinterpretCast<int32_t>();
     work_ = take(rest, kTile * 4).ReinterpretCast<int32_t>();
-    results_ = rest.ReinterpretCast<int32_t>();
+    results_ = take(rest, 2 * kBlock).ReinterpretCast<int32_t>();
+    sums_.init(out_.ReinterpretCast<uint8_t>(), rest, kRequests);
   }
 
   __aicore__ inline void run() {
@@ -72,10 +73,12 @@ class AllocExtend {
   __aicore__ inline void load(int64_t first) {
     const int64_t count = least(kRequests, t_.B - first);
     order<HardEvent::S_MTE2>();
+    order<HardEvent::V_MTE2>();
     bytes_in(prefixes_.data, prefix_ + first * int_bytes(t_.prefix_wide), count * int_bytes(t_.prefix_wide));
     bytes_in(lengths_.data, seq_ + first * int_bytes(t_.seq_wide), count * int_bytes(t_.seq_wide));
     bytes_in(lasts_.data, last_ + first * 8, count * 8);
     order<HardEvent::MTE2_S>();
+    order<HardEvent::MTE2_V>();
     loaded_ = first;
   }
 
@@ -83,12 +86,30 @@ class AllocExtend {
   // in which token `begin` lies.
   __aicore__ inline Need add_up(int64_t begin, Cursor& start) {
     const int64_t most_tokens = t_.tokens.total + 1, most_pages = t_.free_count + 1;
+    if (t_.vector) return add_groups(begin, start);
     Need sum{0, 0};
     for (int64_t b = 0; b < t_.B; ++b) {
       const Need need = request(b).need;
       if (sum.tokens <= begin) start = {b, sum.tokens, sum.pages};
       sum.tokens = least(sum.tokens + least(need.tokens, most_tokens), most_tokens);
       sum.pages = least(sum.pages + least(need.pages, most_pages), most_pages);
+    }
+    return sum;
+  }
+
+  // The same by the vector unit; the request is then the first of 64.
+  __aicore__ inline Need add_groups(int64_t begin, Cursor& start) {
+    Need sum{0, 0};
+    for (int64_t first = 0; first < t_.B; first += kRequests) {
+      const int64_t count = least(kRequests, t_.B - first);
+      load(first);
+      sums_.add_up(prefixes_.data.ReinterpretCast<int32_t>(), lengths_.data.ReinterpretCast<int32_t>(),
+                   t_.page.shift, static_cast<int32_t>(t_.tokens.total + 1), static_cast<int32_t>(count));
+      for (int64_t i = 0; i < count; i += kSumGroup) {
+        if (sum.tokens <= begin) start = {first + i, sum.tokens, sum.pages};
+        sum.tokens += sums_.tokens(i / kSumGroup);
+        sum.pages += sums_.pages(i / kSumGroup);
+      }
     }
     return sum;
   }
@@ -179,6 +200,7 @@ class AllocExtend {
   Ints prefixes_, lengths_, lasts_, ids_;
   LocalTensor<int64_t> out_;
   LocalTensor<int32_t> index_, work_, results_;
+  NeedSums sums_;
   int64_t loaded_ = -1, pages_loaded_ = -1;  // the first request and page in local memory
 };
 

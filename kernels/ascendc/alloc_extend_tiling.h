@@ -7,5 +7,6 @@ struct AllocExtendTiling {
   int64_t B, free_count;
   int32_t prefix_wide, seq_wide, pages_wide;
   int32_t with_status;
+  int32_t vector;  // 1: the vector unit can add up
   Division page;
 };

@@ -8,7 +8,8 @@ DSV4_ASCEND_DECLARE(dsv4_alloc_extend_aiv, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, G
 namespace dsv4::ascend {
 namespace {
 
-constexpr int64_t kGroupTokens = 512;  // tokens that make a group worth a core
+constexpr int64_t kGroupTokens = 512;                 // tokens that make a group worth a core
+constexpr int64_t kMostVectorTokens = (1 << 18) - 1;  // 64 needs of up to one more add up exactly in fp32
 
 int32_t launch(const AllocExtendParams& p, const Launch& l) {
   AllocExtendTiling t{};
@@ -18,6 +19,8 @@ int32_t launch(const AllocExtendParams& p, const Launch& l) {
   t.pages_wide = p.free_pages.dtype == kI64;
   t.with_status = static_cast<bool>(p.status);
   t.page = division(p.page_size);
+  t.vector = !t.prefix_wide && !t.seq_wide && t.page.shift >= 0 && t.page.shift < 31 &&
+             p.extend_num_tokens < kMostVectorTokens;
   return DSV4_ASCEND_LAUNCH(dsv4_alloc_extend_aiv, blocks_for({t.tokens.groups}), l, address(p.prefix_lens),
                             address(p.seq_lens), address(p.last_slots), address(p.free_pages),
                             address(p.slots), address(p.num_new_pages), address(p.status), t);

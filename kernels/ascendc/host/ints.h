@@ -50,9 +50,12 @@ inline int64_t bytes_of(Dtype dtype) {
     case kF32:
     case kI32:
     case kU32: return 4;
-    case kBF16:
-    case kU16: return 2;
-    default: return 1;
+    case kU8:
+    case kI8:
+    case kBool:
+    case kF8E4M3:
+    case kE8M0: return 1;
+    default: return 2;
   }
 }
 // Blocks for the groups of some splits, which may share the cores.
