@@ -13,7 +13,7 @@ from pathlib import Path
 import dsv4spec
 import pytest
 from build_util import ROOT, copy_sources, run, tool
-from dsv4spec import _C, info
+from dsv4spec import _C, cli, info
 from dsv4spec.ops.table import NO_KERNEL
 from test_build import NO_TOOLCHAIN
 
@@ -63,10 +63,8 @@ def test_no_kernel_spills_and_no_hot_kernel_uses_local_memory():
 
 
 def test_info_shows_the_table(capsys):
-    import argparse
-
     for as_json in (False, True):
-        code = info.run(argparse.Namespace(kernels=True, json=as_json))
+        code = cli.main(["info", "--kernels", *(["--json"] if as_json else [])])
         out, err = capsys.readouterr()
         if not SUMMARY:
             assert code == 1 and "no table of CUDA kernels: cuda: not built" in err
