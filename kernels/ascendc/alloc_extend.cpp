@@ -6,8 +6,8 @@
 // and page sizes by the scalar unit) and knows then whether there are pages enough and where its tokens
 // begin. Slots within a page are neighbours: long stretches below 2^31 are an index plus a number, widened by
 // the vector unit. Contract: include/dsv4spec/paging.h.
-//   UB (47 KB):  prefix, final lengths, last slots 12 | page ids 2 | slots 16 (first: sums) | index 8 | work
-//   8 | results
+//   UB (46.1 KB):  prefix, final lengths, last slots 12 | page ids 2 | slots 16, before them the sums' work
+//   rows | index 8 | work 8 | sums, results 0.1
 #include "alloc_extend_tiling.h"
 #include "alloc_sums.h"
 

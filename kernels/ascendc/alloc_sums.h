@@ -18,8 +18,8 @@ class NeedSums {
     for (int64_t i = 0; i < 6; ++i) array_[i] = take(rest, most * 4).ReinterpretCast<int32_t>();
     tokens_ = take(rest, most * 4).ReinterpretCast<float>();
     pages_ = rest.ReinterpretCast<float>();
-    token_sums_ = sums.ReinterpretCast<float>();
-    page_sums_ = sums[kBlock].ReinterpretCast<float>();
+    token_sums_ = sums.ReinterpretCast<int32_t>();
+    page_sums_ = sums[kBlock].ReinterpretCast<int32_t>();
   }
   __aicore__ inline int64_t tokens(int64_t group) const { return at(token_sums_, group); }
   __aicore__ inline int64_t pages(int64_t group) const { return at(page_sums_, group); }
@@ -64,8 +64,11 @@ class NeedSums {
     Cast(pages_, last, RoundMode::CAST_NONE, static_cast<uint32_t>(m));
     vector_step();
     const int32_t groups = most_ / static_cast<int32_t>(kSumGroup);
-    WholeReduceSum(token_sums_, tokens_, static_cast<int32_t>(kSumGroup), groups, 1, 1, 8);
-    WholeReduceSum(page_sums_, pages_, static_cast<int32_t>(kSumGroup), groups, 1, 1, 8);
+    WholeReduceSum(a.ReinterpretCast<float>(), tokens_, static_cast<int32_t>(kSumGroup), groups, 1, 1, 8);
+    WholeReduceSum(b.ReinterpretCast<float>(), pages_, static_cast<int32_t>(kSumGroup), groups, 1, 1, 8);
+    vector_step();
+    Cast(token_sums_, a.ReinterpretCast<float>(), RoundMode::CAST_RINT, static_cast<uint32_t>(groups));
+    Cast(page_sums_, b.ReinterpretCast<float>(), RoundMode::CAST_RINT, static_cast<uint32_t>(groups));
     order<HardEvent::V_S>();
   }
 
@@ -85,13 +88,14 @@ class NeedSums {
     Add(x, whole, rest, m);
     vector_step();
   }
-  __aicore__ inline int64_t at(const LocalTensor<float>& sums, int64_t group) const {
-    return static_cast<int64_t>(sums.GetValue(static_cast<uint32_t>(group)));
+  __aicore__ inline int64_t at(const LocalTensor<int32_t>& sums, int64_t group) const {
+    return sums.GetValue(static_cast<uint32_t>(group));
   }
 
   int32_t most_ = 0;
   LocalTensor<int32_t> array_[6];
-  LocalTensor<float> tokens_, pages_, token_sums_, page_sums_;
+  LocalTensor<int32_t> token_sums_, page_sums_;
+  LocalTensor<float> tokens_, pages_;
 };
 
 }  // namespace dsv4_ascend

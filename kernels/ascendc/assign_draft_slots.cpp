@@ -5,7 +5,7 @@
 // cores (as a rule 8 of them), at most 2048 slots at a time; a request with more goes in pieces. A request's
 // entries are neighbours in its table: one transfer. Slots are 64-bit products of 32-bit page ids, which the
 // vector unit cannot form: scalars, without a division per slot. Contract: include/dsv4spec/paging.h.
-//   UB (36 KB):  lengths 2 | table entries 16 | slots 16, + 2 spare
+//   UB (34 KB):  lengths 2 | table entries 16 | slots 16
 #include "assign_draft_slots_tiling.h"
 #include "ints.h"
 

@@ -5,7 +5,7 @@
 // cores (as a rule 16 of them), as many at a time as local memory holds; the flat mask of mode full is split
 // for itself, by its bytes in whole lines, and a core builds again the trees whose rows it writes, about a
 // microsecond each. How a tree is built: tree_builder.h. Contract: include/dsv4spec/tree.h.
-//   UB (171 KB):  requests 140 | lengths 8 | ones 16 | status 2 | index 2 | a cut row 0.25
+//   UB (168.3 KB):  requests 140 | lengths 8 | ones 16 | status 2 | index 2 | a cut row 0.25
 #include "tree_builder.h"
 
 namespace dsv4_ascend {

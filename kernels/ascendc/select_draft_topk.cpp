@@ -7,9 +7,9 @@
 // it further right from the bits of a comparison. So equal scores come by index and nothing needs a value
 // below -inf. Rows of a request beyond local memory (k > 85) are streamed; a row is then loaded again when
 // one of its candidates is taken. Contract: include/dsv4spec/tree.h.
-//   UB (164 KB), step 0: tokens, parents, hidden rows, probabilities 140 | work rows
-//   later: products and keys, tokens 140 | scores, best of each row and its column 3 | results 8 | outputs 7
-//   | masks 3 | work 3
+//   UB, step 0 (142.1 KB): tokens, parents, hidden rows, probabilities 140 | work rows 2.1
+//   later (162.2 KB): products, keys, tokens 140 | scores, best of each row and its column 3 | results 8 |
+//   outputs 7 | masks 2.6 | the rest of a row 1 | work 0.6
 #include "select_next.h"
 
 namespace dsv4_ascend {

@@ -7,6 +7,7 @@
 namespace dsv4_ascend {
 
 constexpr int64_t kMaxK = 256;
+constexpr uint32_t kLowestBits = 0xff800000u;  // of -inf
 
 class NextStep {
  public:
@@ -164,7 +165,8 @@ class NextStep {
     if (next < 0) {
       value = top_.GetValue(0);
       next = top_.ReinterpretCast<int32_t>().GetValue(1);
-      if (value == lowest()) {  // the masked ones have this value too: the first that had it before
+      if (top_.ReinterpretCast<uint32_t>().GetValue(0) ==
+          kLowestBits) {  // the masked ones have this value too: the first that had it before
         order<HardEvent::S_V>();
         Compares(equal_, keys, value, CMPMODE::EQ, width);
         order<HardEvent::V_S>();

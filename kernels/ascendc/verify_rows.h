@@ -4,8 +4,8 @@
 // vector cores. A request's emitting rows are `ratio` apart, so their number has a closed form; every core
 // counts all requests for itself (int32 lengths and a ratio of 2^i by the vector unit, 64 requests a sum;
 // else scalars) and goes into those whose entries are its own. Nobody waits for another core.
-//   UB (62 KB):  lengths 8 | counts and their work rows 16 | sums 0.25 | positions 16 and table entries 16, a
-//   block of 32 bytes an entry | values 4 | slots 4, less what is spare
+//   UB (64.3 KB):  lengths 8 | counts and their work rows 16 | sums 0.25 | positions 16 and table entries 16,
+//   a block of 32 bytes an entry | values 4 | slots 4
 #pragma once
 #include "ints.h"
 #include "verify_rows_tiling.h"
@@ -98,7 +98,11 @@ class Packer {
     vector_step();
     Cast(floats_, counts_, RoundMode::CAST_NONE, static_cast<uint32_t>(kPackRequests));
     vector_step();
-    WholeReduceSum(sums_.ReinterpretCast<float>(), floats_, kPackGroup, kPackRequests / kPackGroup, 1, 1, 8);
+    WholeReduceSum(a_.ReinterpretCast<float>(), floats_, static_cast<int32_t>(kPackGroup),
+                   static_cast<int32_t>(kPackRequests / kPackGroup), 1, 1, 8);
+    vector_step();
+    Cast(sums_.ReinterpretCast<int32_t>(), a_.ReinterpretCast<float>(), RoundMode::CAST_RINT,
+         static_cast<uint32_t>(kPackRequests / kPackGroup));
     order<HardEvent::V_S>();
   }
   __aicore__ inline void count_by_scalar(const PoolTiling& pool, int64_t count) {
@@ -116,7 +120,7 @@ class Packer {
   }
   __aicore__ inline int64_t sum(const PoolTiling& pool, int64_t group) const {
     const uint32_t at = static_cast<uint32_t>(group);
-    return pool.vector ? static_cast<int64_t>(sums_.ReinterpretCast<float>().GetValue(at))
+    return pool.vector ? static_cast<int64_t>(sums_.ReinterpretCast<int32_t>().GetValue(at))
                        : sums_.ReinterpretCast<int64_t>().GetValue(at);
   }
 
