@@ -143,6 +143,7 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v) {
     b.angle_at[thread] = 0;
   __syncthreads();
   load_rows<float, kThreads>(b.q, b.pitch, v.q, b.q_at, kM, b.D, v.vector_q);
+  cp_async_commit();  // whether or not a tile follows
   const int row = b.pair() / heads;
   Sight sight;
   if (b.pair() < pairs) {
