@@ -101,7 +101,7 @@ DSV4_DEVICE uint32_t pack_bf16(float low, float high) {
   const uint32_t a = __bfloat16_as_ushort(__float2bfloat16(low)), b = __bfloat16_as_ushort(__float2bfloat16(high));
   return a | b << 16;
 }
-DSV4_DEVICE void unpack8(float (&v)[8], const uint4& raw) {
+DSV4_DEVICE void unpack8(float (&v)[8], uint4 raw) {
   v[0] = bf16_low(raw.x), v[1] = bf16_high(raw.x), v[2] = bf16_low(raw.y), v[3] = bf16_high(raw.y);
   v[4] = bf16_low(raw.z), v[5] = bf16_high(raw.z), v[6] = bf16_low(raw.w), v[7] = bf16_high(raw.w);
 }

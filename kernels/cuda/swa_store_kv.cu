@@ -3,7 +3,7 @@
 // A warp owns one token: read once into registers, written once; a block owns four, which share the weight in shared
 // memory (there it is widened, so that the global read of it stays coalesced whatever the row's dtype).
 // Bound by memory: 2 * D elements and about 5 * D flops a token. Flash in bf16, 2 KiB a token: 64 tokens move 128 KiB,
-// 4096 tokens 8 MiB (1.7 us at 4.8 TB/s); fewer cost a launch. One launch, 2 KiB of shared memory.
+// 4096 tokens 8 MiB (1.7 us at 4.8 TB/s); fewer cost a launch. One launch, 2.3 KiB of shared memory.
 // Contract: include/dsv4spec/attention.h.
 #include "rope.cuh"
 
@@ -25,39 +25,47 @@ struct StoreView {
   bool weight_f32, vector_in, vector_out, vector_angles;
 };
 
+// Where the weight of row element d lies: a lane's elements four by four, so that lanes read neighbouring 16 bytes.
+template <class T>
+DSV4_DEVICE int weight_at(int d) {
+  return sizeof(T) == 4 ? d : d / 256 * 288 + d % 8 / 4 * 144 + d % 256 / 8 * 4 + d % 4;
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) swa_store_kv_kernel(StoreView v) {
-  __shared__ __align__(16) float weight[kMaxHeadSize];
+  __shared__ __align__(16) float weight[kMaxHeadSize / 256 * 288];
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRows + threadIdx.x / kWarp;
   int64_t slot = -1, position = -1;
   if (t < v.T) slot = v.slots[t];
   const bool stored = slot >= 0 && slot < v.slot_count;
   if (stored) position = v.positions[t];
   const bool real = stored && position >= 0 && position < v.max_pos;
-  WarpRow<T> row(v.D, v.R);
+  const WarpPlace<T> place(v.D, v.R);
+  WarpRow<T> row;
+  WarpAngles<T> angles;
   if (real) {
-    row.load(static_cast<const T*>(v.kv) + t * v.kv_t, v.vector_in);
-    row.load_angles(v.cos_sin + position * v.angle_row, v.vector_angles);
+    row.load(place, static_cast<const T*>(v.kv) + t * v.kv_t, v.vector_in);
+    angles.load(place, v.cos_sin + position * v.angle_row, v.vector_angles);
   }
   for (int d = threadIdx.x; d < v.D; d += kThreads)
-    weight[d] = v.weight_f32 ? static_cast<const float*>(v.weight)[d] : to_float(static_cast<const bf16*>(v.weight)[d]);
+    weight[weight_at<T>(d)] = v.weight_f32 ? static_cast<const float*>(v.weight)[d] : to_float(static_cast<const bf16*>(v.weight)[d]);
   __syncthreads();
   if (!real) return;
 
-  const float factor = row.rms_factor(v.eps);
+  const float factor = row.rms_factor(place, v.eps);
 #pragma unroll
-  for (int p = 0; p < WarpRow<T>::kParts; ++p) {
-    if (row.at(p) >= v.D) continue;
+  for (int p = 0; p < WarpPlace<T>::kParts; ++p) {
+    if (place.at(p) >= v.D) continue;
 #pragma unroll
-    for (int i = 0; i < WarpRow<T>::kVector; i += 4) {
-      const float4 w = *reinterpret_cast<const float4*>(weight + row.at(p) + i);
+    for (int i = 0; i < WarpPlace<T>::kVector; i += 4) {
+      const float4 w = *reinterpret_cast<const float4*>(weight + weight_at<T>(place.at(p) + i));
       float* x = row.x[p] + i;
       x[0] = x[0] * factor * w.x, x[1] = x[1] * factor * w.y, x[2] = x[2] * factor * w.z, x[3] = x[3] * factor * w.w;
     }
   }
-  row.turn();
+  row.turn(place, angles);
   T* out = static_cast<T*>(v.pages) + slot / v.page * v.page_stride + slot % v.page * v.slot_stride;
-  row.store(out, v.vector_out);
+  row.store(place, out, v.vector_out);
 }
 
 template <class T>
