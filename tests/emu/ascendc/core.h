@@ -76,7 +76,7 @@ struct Slot {
 
 struct Counters {
   uint64_t bytes[kPipes] = {}, instructions[kPipes] = {};
-  uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, stalls = 0, barriers = 0;
+  uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, cube_steps = 0, stalls = 0, barriers = 0;
 };
 
 struct Core {
@@ -99,6 +99,7 @@ struct Core {
   uint64_t mask[2];
   bool counter_mode = false;
   Type atomic = Type::none;                // of copies to global memory
+  uint32_t last_small_product = 0;         // of pipe M: the last Mmad whose results need a PipeBarrier<PIPE_M>
   Counters counters;
   uint32_t marks_issued[kPipes], marks_done[kPipes];  // cross-core flags that went into a pipe, and out of it
 

@@ -3,3 +3,4 @@
 #pragma once
 #define ASCEND_EMU 1
 #include "cross_core.h"
+#include "cube.h"

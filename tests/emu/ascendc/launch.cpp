@@ -24,7 +24,7 @@ std::map<std::string, KernelCounters> g_counters;
 void add(Counters& sum, const Counters& c) {
   for (int p = 0; p < kPipes; ++p) sum.bytes[p] += c.bytes[p], sum.instructions[p] += c.instructions[p];
   sum.vector_repeats += c.vector_repeats, sum.scalar_local += c.scalar_local, sum.scalar_global += c.scalar_global;
-  sum.cube_macs += c.cube_macs, sum.stalls += c.stalls, sum.barriers += c.barriers;
+  sum.cube_macs += c.cube_macs, sum.cube_steps += c.cube_steps, sum.stalls += c.stalls, sum.barriers += c.barriers;
 }
 
 }  // namespace
@@ -95,7 +95,8 @@ std::string counters() {
             ",\"vector_repeats\":" + std::to_string(c.sum.vector_repeats) +
             ",\"scalar_local\":" + std::to_string(c.sum.scalar_local) +
             ",\"scalar_global\":" + std::to_string(c.sum.scalar_global) +
-            ",\"cube_macs\":" + std::to_string(c.sum.cube_macs) + ",\"stalls\":" + std::to_string(c.sum.stalls) +
+            ",\"cube_macs\":" + std::to_string(c.sum.cube_macs) + ",\"cube_steps\":" + std::to_string(c.sum.cube_steps) +
+            ",\"stalls\":" + std::to_string(c.sum.stalls) +
             ",\"barriers\":" + std::to_string(c.sum.barriers) + "}";
   }
   return json + "}";

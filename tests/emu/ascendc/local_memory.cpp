@@ -43,6 +43,7 @@ void Core::begin(uint32_t number, bool is_vector, int64_t block_number, int64_t 
   mask[0] = mask[1] = ~0ull;
   counter_mode = false;
   atomic = Type::none;
+  last_small_product = 0;
   counters = Counters{};
   for (int p = 0; p < kPipes; ++p) marks_issued[p] = marks_done[p] = 0;
 }
