@@ -30,10 +30,10 @@ LOAD, STORE = r"LDG\.E\S*\.128|LDGSTS\.E\S*\.128", r"STG\.E\S*\.128"
 HOT = {
     "nextn_fuse_hidden": (HMMA, LDGSTS),
     "swa_paged_attention": (HMMA, LDGSTS, LDSM),
-    "mhc_pre": (LOAD, STORE),
+    "mhc_pre": (HMMA, LOAD, STORE),
     "mhc_post": (LOAD, STORE),
-    "mhc_post_pre": (LOAD, STORE),
-    "mhc_head": (LOAD,),
+    "mhc_post_pre": (HMMA, LOAD, STORE),
+    "mhc_head": (HMMA, LOAD, STORE),
     "q_norm_rope": (LOAD, STORE),
     "swa_store_kv": (LOAD, STORE),
     "move_accepted_kv": (LOAD, STORE),
