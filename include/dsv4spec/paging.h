@@ -68,7 +68,7 @@ typedef struct dsv4_move_accepted_kv_args {
   const DLTensor* kv_pages;  /* [pages, page, D] f32 | bf16; changed in place */
   const DLTensor* src_slots; /* [M] i64 */
   const DLTensor* dst_slots; /* [M] i64 */
-  void* workspace;           /* M*D elements of the pool's dtype on the CPU; on CUDA 0 up to M = 40960 */
+  void* workspace;           /* M*D elements of the pool's dtype on the CPU; on devices see _workspace_size */
   uint64_t workspace_size;
 } dsv4_move_accepted_kv_args;
 DSV4_API dsv4_status dsv4_move_accepted_kv(const dsv4_move_accepted_kv_args* args, dsv4_stream stream);

@@ -30,8 +30,6 @@ int32_t launch(const BuildTreeParams& p, const Launch& l) {
   t.mask_mode = static_cast<int32_t>(p.mask_mode), t.item = static_cast<int32_t>(bytes_of(p.tree_mask.dtype));
   t.with_status = static_cast<bool>(p.status);
   t.whole_list = t.width * 8 <= kTreeList;
-  t.rows = kTreeRequests;
-  while (t.rows > 1 && tree_bytes(p.n, t.width, t.whole_list, bits, t.rows) > kTreeBytes) --t.rows;
   const Written mask = {full ? nullptr : p.tree_mask.data, p.n * (bits ? t.item : p.n)};
   t.requests = split_lines(p.B, 1,
                            {{p.tokens.data, t.tokens_stride},
@@ -43,11 +41,15 @@ int32_t launch(const BuildTreeParams& p, const Launch& l) {
                             mask});
   t.mask =
       full ? split_lines(p.tree_mask.shape[0], kGroupMask, {{p.tree_mask.data, 1}}) : LineSplit{0, 0, 1, 1};
-  return DSV4_ASCEND_LAUNCH(dsv4_build_tree_aiv, blocks_for({t.requests.groups, t.mask.groups}), l,
-                            address(p.bonus_tokens), address(p.parent_list), address(p.selected_index),
-                            address(p.draft_tokens), address(p.live_seq_lens), address(p.tokens),
-                            address(p.positions), address(p.retrieve_index), address(p.next_token),
-                            address(p.next_sibling), address(p.tree_mask), address(p.status), t);
+  const int64_t blocks = blocks_for({t.requests.groups, t.mask.groups});
+  const int64_t share = t.requests.lead + ceil_div(t.requests.groups, blocks) * t.requests.unit;  // of a core
+  t.rows = std::min(share, kTreeRequests);
+  while (t.rows > 1 && tree_bytes(p.n, t.width, t.whole_list, bits, t.rows) > kTreeBytes) --t.rows;
+  return DSV4_ASCEND_LAUNCH(dsv4_build_tree_aiv, blocks, l, address(p.bonus_tokens), address(p.parent_list),
+                            address(p.selected_index), address(p.draft_tokens), address(p.live_seq_lens),
+                            address(p.tokens), address(p.positions), address(p.retrieve_index),
+                            address(p.next_token), address(p.next_sibling), address(p.tree_mask),
+                            address(p.status), t);
 }
 
 }  // namespace
