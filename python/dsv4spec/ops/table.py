@@ -16,15 +16,10 @@ NO_KERNEL: dict[str, frozenset[str]] = {
     "ascendc": frozenset({
         "compress_kv",
         "lightning_index",
-        "mhc_head",
-        "mhc_post_pre",
-        "mhc_pre",
         "moe_experts",
         "nextn_fuse_hidden",
-        "q_norm_rope",
         "sparse_paged_attention",
         "swa_paged_attention",
-        "swa_store_kv",
         "verify_tree_sampling",
     }),
 }
