@@ -67,6 +67,7 @@ void run_product(const Multiply& x) {
         for (uint32_t n = 0; n < 16; ++n) sum[n] += part[n];
       }
       std::memcpy(to, sum, here * sizeof(T));
+      if (p.from_zero) std::memset(to + here, 0xff, (16 - here) * sizeof(T));  // anything may stand there
     }
   }
 }
@@ -98,12 +99,9 @@ void touch_operands(const Slice& a, const Slice& b, const Product& p, uint32_t e
 void touch_result(const Slice& c, const Product& p) {
   const uint32_t tall = (p.m + 15) / 16 * 16;
   for (uint32_t n = 0; n < p.n; n += 16) {
-    const uint32_t here = p.n - n < 16 ? p.n - n : 16, at = c.address + n / 16 * tall * 64;
-    for (uint32_t row = 0; row < (here == 16 ? 1 : p.m); ++row) {
-      const uint32_t bytes = here == 16 ? p.m * 64 : here * 4;
-      if (!p.from_zero) core->touch(kL0C, at + row * 64, bytes, false);
-      core->touch(kL0C, at + row * 64, bytes, true);
-    }
+    const uint32_t at = c.address + n / 16 * tall * 64;
+    if (!p.from_zero) core->touch(kL0C, at, p.m * 64, false);
+    core->touch(kL0C, at, p.m * 64, true);
   }
 }
 
