@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // move_accepted_kv: copies rows of the pool to other rows of it, all sources read before any destination is written.
 // 2 bytes moved a byte of KV, and 16 of slots a row: 8 MB of KV at 4.8 TB/s are 3.5 us, less is a launch's latency.
-// A block owns the same piece of all rows, 16 bytes where alignment allows: it gathers the pieces of all sources into
-// shared memory, and after its barrier writes them out, so no block waits for another and no scratch is needed. More
-// rows than shared memory holds go by narrower pieces, and beyond that through the workspace by two launches.
+// A block owns the same 32 bytes of all rows, a sector, by pieces of 16 where alignment allows: it gathers those of all
+// sources into shared memory, and after its barrier writes them out, so no block waits for another and no scratch is
+// needed. The slots are read by every block, from L2. More rows than shared memory holds go by narrower pieces, and
+// beyond that through the workspace by two launches.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
 
@@ -22,6 +23,7 @@ struct Moves {
   int64_t page_bytes, row_bytes, used_bytes;  // strides of the pool, and what of a row is used
   int64_t M, slots;
   Divisor page;
+  int shift;  // a block owns 1 << shift pieces of a row
 
   DSV4_DEVICE bool moves(int64_t m) const {
     return src[m] >= 0 && dst[m] >= 0 && src[m] < slots && dst[m] < slots;
@@ -35,12 +37,16 @@ struct Moves {
 template <class Piece>
 __global__ void __launch_bounds__(kMaxThreads) move_kernel(Moves v) {
   DYN_SMEM(Piece, held);
-  const int64_t piece = blockIdx.x;
-  for (int64_t m = threadIdx.x; m < v.M; m += blockDim.x)
-    if (v.moves(m)) held[m] = *v.at<Piece>(v.src[m], piece);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) << v.shift, last = (int64_t{1} << v.shift) - 1;
+  for (int64_t i = threadIdx.x; i < v.M << v.shift; i += blockDim.x) {
+    const int64_t m = i >> v.shift;
+    if (v.moves(m)) held[i] = *v.at<Piece>(v.src[m], first + (i & last));
+  }
   __syncthreads();
-  for (int64_t m = threadIdx.x; m < v.M; m += blockDim.x)
-    if (v.moves(m)) *v.at<Piece>(v.dst[m], piece) = held[m];
+  for (int64_t i = threadIdx.x; i < v.M << v.shift; i += blockDim.x) {
+    const int64_t m = i >> v.shift;
+    if (v.moves(m)) *v.at<Piece>(v.dst[m], first + (i & last)) = held[i];
+  }
 }
 
 // A block a pair: to the scratch, or from it.
@@ -57,13 +63,17 @@ __global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
 }
 
 template <class Piece>
-cudaError_t move(const Moves& v, cudaStream_t stream) {
+cudaError_t move(Moves& v, cudaStream_t stream) {
   const int64_t pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece)), most = kMaxThreads;
   const auto threads = [&](int64_t n) {
     return static_cast<unsigned>(std::min(ceil_div<int64_t>(n, kWarp) * kWarp, most));
   };
-  if (!v.scratch)
-    return launch(&move_kernel<Piece>, static_cast<unsigned>(pieces), threads(v.M), v.M * sizeof(Piece), stream, v);
+  if (!v.scratch) {
+    const auto bytes = [&](int shift) { return static_cast<int64_t>(sizeof(Piece)) << shift; };
+    while (bytes(v.shift) < 32 && pieces % (2 << v.shift) == 0 && v.M * bytes(v.shift + 1) <= kMaxShared) ++v.shift;
+    return launch(&move_kernel<Piece>, static_cast<unsigned>(pieces >> v.shift), threads(v.M << v.shift),
+                  v.M * bytes(v.shift), stream, v);
+  }
   const unsigned blocks = static_cast<unsigned>(v.M);
   const cudaError_t e = launch(&through_scratch_kernel<Piece, true>, blocks, threads(pieces), 0, stream, v);
   return e ? e : launch(&through_scratch_kernel<Piece, false>, blocks, threads(pieces), 0, stream, v);
@@ -81,7 +91,7 @@ int32_t launch_op(const MoveAcceptedKvParams& p, const Launch& l) {
   const int64_t size = element_bytes(p);
   Moves v{p.src_slots.at<const int64_t>(), p.dst_slots.at<const int64_t>(), p.kv_pages.at<unsigned char>(), nullptr,
           p.kv_pages.stride[0] * size, p.kv_pages.stride[1] * size, p.D * size, p.M, p.pages * p.page,
-          Divisor(std::max<int64_t>(p.page, 1))};
+          Divisor(std::max<int64_t>(p.page, 1)), 0};
   if (!fits_shared(p)) v.scratch = static_cast<unsigned char*>(l.workspace);
   // What every piece's address is a multiple of: the base and the strides in use.
   uint64_t bits = reinterpret_cast<uintptr_t>(v.pool) | static_cast<uint64_t>(v.used_bytes);

@@ -4,7 +4,8 @@
 // The lanes' accesses with one pc, each its lane's n-th from there, are one access of the warp. The compiler splits
 // the copy of an uint4 into four loads or more, which are put together again: one lane's accesses that follow one
 // another, from different places in the code, within 16 aligned bytes. An unrolled loop over neighbouring scalars
-// counts as vector access too, then, though nvcc may not make it one.
+// counts as vector access too, then, though nvcc may not make it one, and a value that is read twice in a row counts
+// as one that stayed in its register.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -144,8 +145,9 @@ void flush(Pending& p, uint32_t warp, uint32_t lane) {
 void add_unit(Space space, uintptr_t address, size_t bytes, Access kind, uint32_t pc, const Thread& thread) {
   Pending& p = t().pending[thread.linear];
   const uint32_t mask = ((1u << bytes) - 1) << address % 16;
-  const bool joins = p.mask && p.unit == address / 16 && p.space == space && p.kind == kind && !(p.mask & mask) &&
-                     kind != Access::kAtomic && p.count < 16 && std::find(p.pcs, p.pcs + p.count, pc) == p.pcs + p.count;
+  const bool joins = p.mask && p.unit == address / 16 && p.space == space && p.kind == kind &&
+                     (kind == Access::kRead || !(p.mask & mask)) && kind != Access::kAtomic && p.count < 16 &&
+                     std::find(p.pcs, p.pcs + p.count, pc) == p.pcs + p.count;
   if (!joins) {
     flush(p, thread.warp, thread.lane);
     p.unit = address / 16;
@@ -188,7 +190,7 @@ void tally_page(Page& page, uintptr_t address, size_t bytes, Access kind) {
   for (size_t s = first / kSector; s <= (end - 1) / kSector; ++s)
     if (!(sectors[s / 64] >> s % 64 & 1)) {
       sectors[s / 64] |= uint64_t{1} << s % 64;
-      ++t().launch.traffic[kind == Access::kRead ? 0 : 1].block_sectors;
+      ++t().launch.traffic[static_cast<int>(kind)].block_sectors;
     }
 }
 

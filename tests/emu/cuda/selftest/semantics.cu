@@ -97,6 +97,29 @@ __global__ void bytes(uint8_t* p, int step, int vector) {
   if (vector && threadIdx.x == 0) *reinterpret_cast<uint32_t*>(p) = 0;
   else p[static_cast<int>(threadIdx.x) * step] = 1;
 }
+// Lane l reads from element l * stride.
+__global__ void read_pattern(const float* x, float* y, int stride, int vector) {
+  const float* p = x + static_cast<int>(threadIdx.x) * stride;
+  if (vector) {
+    const float4 v = *reinterpret_cast<const float4*>(p);
+    y[threadIdx.x] = v.x + v.y + v.z + v.w;
+  } else {
+    y[threadIdx.x] = *p;
+  }
+}
+// The same in shared memory. It is only read: what lies there is not looked at.
+__global__ void bank_pattern(float* y, int stride, int size) {
+  DYN_SMEM(float, s);
+  const float* p = s + static_cast<int>(threadIdx.x) * stride;
+  float v = 0;
+  if (size == 4) v = *p;
+  if (size == 8) v = reinterpret_cast<const float2*>(p)->x + reinterpret_cast<const float2*>(p)->y;
+  if (size == 16) {
+    const float4 a = *reinterpret_cast<const float4*>(p);
+    v = a.x + a.y + a.z + a.w;
+  }
+  y[threadIdx.x] = v;
+}
 __global__ void store(char* p, char v) { *p = v; }
 __global__ void deep(float* out, int levels) {
   volatile float frame[2048];
@@ -169,4 +192,10 @@ SELFTEST_API void selftest_bits(unsigned a, unsigned b, int shift, unsigned* out
 }
 SELFTEST_API int selftest_bytes(void* p, int step, int vector) {
   return launch(&bytes, 1, 8, 0, nullptr, static_cast<uint8_t*>(p), step, vector);
+}
+SELFTEST_API int selftest_read(const void* x, void* y, int stride, int vector) {
+  return launch(&read_pattern, 1, 32, 0, nullptr, static_cast<const float*>(x), static_cast<float*>(y), stride, vector);
+}
+SELFTEST_API int selftest_banks(float* y, int stride, int size) {
+  return launch(&bank_pattern, 1, 32, 8192, nullptr, y, stride, size);
 }

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the memory-bound CUDA kernels ask of memory at Flash sizes, as the shadow flavour of the emulator counts it, against
+the bytes that they have to move. Run as a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
+from __future__ import annotations
+
+import json
+
+import torch
+from emu_util import Emulator, library
+from util import rng
+
+from dsv4spec import ops, use_backend
+from dsv4spec.models.rope import rope_table
+
+D_MODEL, HC, HEADS, HEAD, ROPE, WINDOW, PAGE = 4096, 4, 64, 512, 64, 128, 64
+SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
+CASES = {}  # name -> () -> (bytes, call)
+
+
+def aligned(t: torch.Tensor) -> torch.Tensor:
+    """At a multiple of 256 bytes, as allocators of devices place tensors."""
+    size = t.numel() * t.element_size()
+    memory = torch.empty(size + 256, dtype=torch.uint8)
+    start = -memory.data_ptr() % 256
+    return memory[start:start + size].view(t.dtype).view(t.shape).copy_(t)
+
+
+def random(*shape, dtype=torch.bfloat16):
+    return aligned(torch.randn(shape, generator=rng("truth", shape)).to(dtype))
+
+
+def f32(*shape):
+    return random(*shape, dtype=torch.float32)
+
+
+def case(make):
+    for T in (1, 4):
+        CASES[f"{make.__name__} T={T}"] = lambda T=T: make(T)
+    return make
+
+
+# Rules: a row or a weight counts once, but for what the kernel's own first lines say is read again, from the L2.
+def site(T, columns, streams):
+    """Of mhc_pre and its like: fn, base, scale, norm weight, y; `streams` readings or writings of hc * d elements."""
+    return columns * HC * D_MODEL * 4 + 4 * columns + 12 + 2 * D_MODEL + 2 * T * D_MODEL * (1 + streams * HC)
+
+
+def mixers(T):
+    return f32(T, HC), f32(T, HC, HC), 4 * T * (HC + HC * HC)
+
+
+@case
+def mhc_post(T):
+    y, residual, out, (post, comb, small) = random(T, D_MODEL), random(T, HC, D_MODEL), random(T, HC, D_MODEL), mixers(T)
+    return (2 * T * D_MODEL * (2 * HC + 1) + small, lambda: ops.mhc_post(y, residual, post, comb, out=out))
+
+
+@case
+def mhc_pre(T):  # the streams twice: for the projection, and for y
+    residual, y, (post, comb, small) = random(T, HC, D_MODEL), random(T, D_MODEL), mixers(T)
+    fn = f32(24, HC * D_MODEL), f32(24), f32(3)
+    return (site(T, 24, 2) + small, lambda: ops.mhc_pre(
+        residual, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL), out=(y, post, comb)))
+
+
+@case
+def mhc_post_pre(T):  # the new streams are written, and read once for y
+    y, residual, out, (post, comb, small) = random(T, D_MODEL), random(T, HC, D_MODEL), random(T, HC, D_MODEL), mixers(T)
+    fn, after = (f32(24, HC * D_MODEL), f32(24), f32(3)), mixers(T)[:2]
+    return (site(T, 24, 3) + 2 * T * D_MODEL + 2 * small, lambda: ops.mhc_post_pre(
+        y, residual, post, comb, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL),
+        out=(out, random(T, D_MODEL), *after)))
+
+
+@case
+def mhc_head(T):  # the streams twice
+    residual, fn = random(T, HC, D_MODEL), (f32(4, HC * D_MODEL), f32(4), f32(1))
+    return (site(T, 4, 2), lambda: ops.mhc_head(residual, *fn, **SITE, norm_weight=random(D_MODEL), out=random(T, D_MODEL)))
+
+
+@case
+def q_norm_rope(T):
+    q, out, table = random(T, HEADS, HEAD), random(T, HEADS, HEAD), aligned(rope_table(300, ROPE, 1e4))
+    return (T * (4 * HEADS * HEAD + 4 * ROPE + 8),
+            lambda: ops.q_norm_rope(q, table, torch.arange(T) + 7, eps=1e-6, out=out))
+
+
+@case
+def swa_store_kv(T):
+    kv, weight, table, pages = random(T, HEAD), f32(HEAD), aligned(rope_table(300, ROPE, 1e4)), random(4, PAGE, HEAD)
+    slots = aligned(torch.arange(T) + 3)
+    return (T * (4 * HEAD + 4 * ROPE + 16) + 4 * HEAD,
+            lambda: ops.swa_store_kv(kv, weight, table, aligned(torch.arange(T) + 7), slots, pages, eps=1e-6))
+
+
+@case
+def swa_paged_attention(T):  # two requests of T rows; a key once a block of 16 pairs of row and head
+    B, q, out = 2, random(2 * T, HEADS, HEAD), random(2 * T, HEADS, HEAD)
+    pages, table = random(4 * B, PAGE, HEAD), torch.arange(4 * B).view(B, 4).int()
+    rows, lens, turn = torch.arange(B + 1).int() * T, torch.full((B,), 200).int(), aligned(rope_table(300, ROPE, 1e4))
+    blocks = T * HEADS // 16
+    return (B * (blocks * 2 * HEAD * WINDOW + 4 * T * HEADS * HEAD), lambda: ops.swa_paged_attention(
+        q, pages, table, rows, lens, window=WINDOW, scale=0.04, sink=f32(HEADS), cos_sin=turn, out=out))
+
+
+@case
+def move_accepted_kv(T):  # 4 * T rows; the slots once a block of 32 bytes of all rows
+    M, pages = 4 * T, random(8, PAGE, HEAD)
+    src, dst = aligned(torch.arange(M) + 3), aligned(torch.arange(M) + 1)
+    return (M * (4 * HEAD + 16 * (2 * HEAD // 32)), lambda: ops.move_accepted_kv(pages, src, dst))
+
+
+def fuse(weight, scale, size):
+    """The weights once; the rows by each of 128 blocks, which make the norms themselves."""
+    embeds, hidden, norms = random(1, D_MODEL), random(1, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
+    scales = {} if scale is None else dict(e_proj_scale=scale, h_proj_scale=scale)
+    rows = 2 * D_MODEL * (1 + HC)
+    return (2 * size * D_MODEL ** 2 + 128 * rows + 2 * D_MODEL * (HC + 2), lambda: ops.nextn_fuse_hidden(
+        embeds, hidden, *norms, weight, weight.clone(), eps=1e-6, **scales, out=random(1, HC, D_MODEL)))
+
+
+CASES["nextn_fuse_hidden T=1"] = lambda: fuse(random(D_MODEL, D_MODEL), None, 2)
+CASES["nextn_fuse_hidden T=1 int8"] = lambda: fuse(aligned((f32(D_MODEL, D_MODEL) * 40).to(torch.int8)), f32(D_MODEL), 1)
+
+
+def figures(emulator: Emulator, name: str) -> dict:
+    needed, call = CASES[name]()
+    emulator.clear()
+    with use_backend("cuda_emu"):
+        call()
+    kernels = emulator.counters().values()
+
+    def total(key):
+        return sum(k[kind][key] for k in kernels for kind in ("read", "write", "atomic"))
+
+    conflicts, wavefronts = (sum(k["shared"][key] for k in kernels) for key in ("conflicts", "wavefronts"))
+    return {"bytes": needed, "sectors": round(total("block_sectors") * 32 / needed, 3),
+            "warp_sectors": round(total("sectors") * 32 / needed, 3),
+            "bank_conflicts": round(conflicts / max(wavefronts, 1), 3)}
+
+
+if __name__ == "__main__":
+    shadow = Emulator(library("dsv4spec_cuda_emu", "shadow"))
+    shadow.configure(races=0)
+    for name in CASES:
+        print(json.dumps({name: figures(shadow, name)}), flush=True)
