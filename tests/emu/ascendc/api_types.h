@@ -107,9 +107,15 @@ struct CopyRepeatParams {
       : dstStride(dst), srcStride(src), dstRepeatSize(dst_repeat), srcRepeatSize(src_repeat) {}
 };
 
-struct DataCopyParams {
-  uint16_t blockCount = 1, blockLen = 0, srcStride = 0, dstStride = 0;  // lengths and gaps in 32-byte blocks
-  DataCopyParams() = default;
+struct DataCopyParams {  // lengths and gaps in 32-byte blocks
+  uint16_t blockCount = 1, blockLen = 0;
+  union {
+    uint16_t srcStride = 0, srcGap;
+  };
+  union {
+    uint16_t dstStride = 0, dstGap;
+  };
+  DataCopyParams() {}
   DataCopyParams(uint16_t count, uint16_t length, uint16_t src_gap, uint16_t dst_gap)
       : blockCount(count), blockLen(length), srcStride(src_gap), dstStride(dst_gap) {}
 };

@@ -101,6 +101,8 @@ struct Core {
   Type atomic = Type::none;                // of copies to global memory
   uint32_t last_small_product = 0;         // of pipe M: the last Mmad whose results need a PipeBarrier<PIPE_M>
   Counters counters;
+  std::vector<uint64_t> dirty_lines;       // of the data cache
+  uint64_t cache_emptied = 0;              // when all of it was invalidated
   uint32_t marks_issued[kPipes], marks_done[kPipes];  // cross-core flags that went into a pipe, and out of it
 
   // ---- instructions: begin, touch what it reads and writes, submit

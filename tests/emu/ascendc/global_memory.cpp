@@ -14,10 +14,16 @@ constexpr uint64_t kLineBytes = 64;
 
 struct Record {
   uint64_t mask;  // bytes of the line
+  uint64_t time;
   uint32_t seq;
   uint16_t core;
   uint8_t pipe;
   bool write, atomic;  // atomic writes need no order among themselves
+};
+struct Cached {    // a line in the data cache of a core's scalar unit
+  uint64_t since;  // 0: it is not there
+  uint64_t dirty;  // bytes that SetValue left there
+  uint32_t core;
 };
 struct Line {
   uint64_t key = 0;  // address / 64 + 1; 0: free
@@ -25,6 +31,7 @@ struct Line {
   uint32_t count = 0;
   Record few[3];
   std::vector<Record> more;
+  std::vector<Cached> cached;
 
   Record& at(uint32_t i) { return i < 3 ? few[i] : more[i - 3]; }
   void add(const Record& r) {
@@ -51,6 +58,7 @@ struct Lines {
       }
       ++used;
       line.key = key, line.launch = launch, line.count = 0;
+      line.cached.clear();
       return line;
     }
   }
@@ -69,6 +77,14 @@ struct Lines {
 Lines& lines() {
   static Lines l;
   return l;
+}
+uint64_t g_time = 0;  // of accesses, in the order of issue
+
+Cached& cached_by(Line& line, uint32_t core_index) {
+  for (Cached& c : line.cached)
+    if (c.core == core_index) return c;
+  line.cached.push_back({0, 0, core_index});
+  return line.cached.back();
 }
 
 bool ordered(const Record& r) {
@@ -89,10 +105,45 @@ std::string describe(const Record& r) {
                                       std::to_string(other->block));
 }
 
-void report(const char* kind, const void* address, const Record& r) {
+std::string core_name(const Core& c) {
+  return std::string(c.vector ? "vector" : "cube") + " core " + std::to_string(c.block);
+}
+
+// Rule 11: what stands in a data cache, and in nobody else's sight.
+void check_caches(Line& line, uint64_t mask, bool write, const void* address) {
+  const bool scalar = core->op_pipe == kS;
+  const char* problem = nullptr;
+  const Core* other = core;
+  for (const Cached& c : line.cached) {
+    if (!c.dirty || (scalar && c.core == core->index)) continue;
+    if (!write && !(c.dirty & mask)) continue;
+    problem = write && scalar ? "two cores write to one line of 64 bytes: the other is"
+                              : "it is in a data cache, not cleaned (DataCacheCleanAndInvalid), of";
+    other = launched.cores[c.core];
+  }
+  if (scalar && !write) {
+    const Cached& mine = cached_by(line, core->index);
+    for (uint32_t i = 0; mine.since > core->cache_emptied && i < line.count; ++i) {
+      const Record& r = line.at(i);
+      if (!r.write || !(r.mask & mask) || r.time <= mine.since || (r.core == core->index && r.pipe == kS)) continue;
+      problem = "this core read the line before, and its data cache still has it (DataCacheCleanAndInvalid); written by";
+      other = launched.cores[r.core];
+    }
+  }
+  if (!problem || core->hazard_reported) return;
+  core->hazard_reported = true;
+  char at[32];
+  std::snprintf(at, sizeof at, "%p", address);
+  add_report("rule 11 (" + std::string(rule_name(11)) + "): " + core->op_name + " (" + kPipeNames[core->op_pipe] + ") of " +
+             "global memory " + at + where(core->op_pc) + ": " + problem + " " + core_name(*other) + " [" +
+             launched.kernel + ", " + core_name(*core) + "]");
+}
+
+void report(const char* kind, const void* address, const Record& r, bool same_line_only) {
   if (core->hazard_reported) return;
   core->hazard_reported = true;
-  const int rule = r.core == core->index ? 10 : 12;
+  const int rule = r.core == core->index ? 10 : same_line_only ? 11 : 12;
+  if (same_line_only) kind = "two cores write to one line of 64 bytes: write after write";
   char at[32];
   std::snprintf(at, sizeof at, "%p", address);
   add_report("rule " + std::to_string(rule) + " (" + rule_name(rule) + "): " + kind + " hazard on global memory " + at +
@@ -107,6 +158,7 @@ void forget_global_memory() {
   Lines& l = lines();
   ++l.launch;
   l.used = 0;
+  g_time = 0;
 }
 
 void Core::touch_global(const void* address, uint64_t bytes, bool write, bool atomic) {
@@ -116,12 +168,14 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write, bool at
                                 static_cast<unsigned long long>(bytes), outside.c_str());
   if (!config.check) return;
   const uint32_t seq = pipes[op_pipe].seq;
+  ++g_time;
   const uint64_t first = reinterpret_cast<uint64_t>(address), end = first + bytes;
   for (uint64_t line_address = first / kLineBytes * kLineBytes; line_address < end; line_address += kLineBytes) {
     const uint64_t low = line_address < first ? first - line_address : 0;
     const uint64_t high = line_address + kLineBytes > end ? end - line_address : kLineBytes;
     const uint64_t mask = high - low == 64 ? ~0ull : ((1ull << (high - low)) - 1) << low;
     Line& line = lines().find(line_address / kLineBytes + 1);
+    check_caches(line, mask, write, reinterpret_cast<const void*>(line_address + low));
     Record* mine = nullptr;
     for (uint32_t i = 0; i < line.count; ++i) {
       Record& r = line.at(i);
@@ -129,20 +183,26 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write, bool at
       if (own && r.write == write && r.atomic == atomic) mine = &r;
       if (own && r.seq == seq) continue;
       // The scalar unit writes back whole lines.
-      const bool whole_line = r.core != index && ((r.pipe == kS && r.write) || (op_pipe == kS && write));
+      const bool whole_line = r.core != index && r.write && write && (r.pipe == kS || op_pipe == kS);
       if (!(r.mask & mask) && !whole_line) continue;
       if ((write || r.write) && !(atomic && r.atomic) && !ordered(r))
         report(write ? (r.write ? "write after write" : "write after read") : "read after write",
-               reinterpret_cast<const void*>(line_address + low), r);
+               reinterpret_cast<const void*>(line_address + low), r, !(r.mask & mask));
+    }
+    if (op_pipe == kS) {
+      Cached& c = cached_by(line, index);
+      if (c.since <= cache_emptied) c.since = g_time;
+      if (write && !c.dirty) dirty_lines.push_back(line.key);
+      if (write) c.dirty |= mask;
     }
     if (mine && (mine->seq == seq || ordered(*mine) || !(mine->mask & ~mask))) {
       mine->mask = mine->seq == seq || !write ? mine->mask | mask : mask;
-      mine->seq = seq;
+      mine->seq = seq, mine->time = g_time;
     } else if (mine && !write) {
       mine->mask |= mask;
-      mine->seq = seq;
+      mine->seq = seq, mine->time = g_time;
     } else {
-      line.add(Record{mask, seq, static_cast<uint16_t>(index), op_pipe, write, atomic});
+      line.add(Record{mask, g_time, seq, static_cast<uint16_t>(index), op_pipe, write, atomic});
     }
   }
 }
@@ -165,6 +225,24 @@ void scalar_write_gm(void* address, const void* value, uint32_t bytes) {
   std::memcpy(address, value, bytes);
 }
 
-void clean_cache(const void*, bool, bool) {}
+void clean_cache(const void* address, bool entire) {
+  core->begin_op(kS, "DataCacheCleanAndInvalid", __builtin_return_address(0));
+  const uint64_t only = reinterpret_cast<uint64_t>(address) / kLineBytes + 1;
+  auto& dirty = core->dirty_lines;
+  size_t kept = 0;
+  for (const uint64_t key : dirty) {
+    if (entire || key == only) cached_by(lines().find(key), core->index).dirty = 0;
+    else dirty[kept++] = key;
+  }
+  dirty.resize(kept);
+  if (entire) core->cache_emptied = g_time;
+  else cached_by(lines().find(only), core->index).since = 0;
+}
+
+void check_clean() {
+  if (!core->dirty_lines.empty())
+    violate(11, "end", "SetValue of global memory %p stays in the data cache: DataCacheCleanAndInvalid comes after it",
+            reinterpret_cast<void*>((core->dirty_lines[0] - 1) * kLineBytes));
+}
 
 }  // namespace ascend_emu

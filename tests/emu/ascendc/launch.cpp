@@ -39,6 +39,7 @@ void Core::finish() {
           violate(10, "end", "event %s_%s %d was set and never waited for (%s)", kPipeNames[from], kPipeNames[to], id,
                   source_of(flag.pc).c_str());
       }
+  check_clean();
   for (uint32_t i = 0; i < slot_count; ++i)
     if (slots[i].life == Life::Queued) violate(5, "end", "a tensor is left in a queue (position %u)", slots[i].position);
 }

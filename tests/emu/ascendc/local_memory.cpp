@@ -45,6 +45,8 @@ void Core::begin(uint32_t number, bool is_vector, int64_t block_number, int64_t 
   atomic = Type::none;
   last_small_product = 0;
   counters = Counters{};
+  dirty_lines.clear();
+  cache_emptied = 0;
   for (int p = 0; p < kPipes; ++p) marks_issued[p] = marks_done[p] = 0;
 }
 
@@ -80,6 +82,11 @@ void Core::touch(Space space, uint32_t address, uint32_t bytes, bool write, bool
     const uint32_t high = (b + 1) * kBlockBytes > end ? end - b * kBlockBytes : kBlockBytes;
     const uint32_t bits = (high - low == 32 ? ~0u : ((1u << (high - low)) - 1) << low);
     const bool same_write = s.write_pipe == op_pipe && s.write_seq == seq;
+    for (uint32_t left = write ? s.readers : 0; left; left &= left - 1) {
+      const uint32_t p = static_cast<uint32_t>(__builtin_ctz(left));
+      if (know[p] < s.read_seq[p] && !(p == op_pipe && s.read_seq[p] == seq))
+        report_hazard("write after read", space, b * kBlockBytes, static_cast<Pipe>(p), s.read_seq[p]);
+    }
     if (s.write_seq && know[s.write_pipe] < s.write_seq && !same_write)
       report_hazard(write ? "write after write" : "read after write", space, b * kBlockBytes,
                     static_cast<Pipe>(s.write_pipe), s.write_seq);
@@ -95,11 +102,6 @@ void Core::touch(Space space, uint32_t address, uint32_t bytes, bool write, bool
       s.read_seq[op_pipe] = seq;
       s.readers |= static_cast<uint8_t>(1u << op_pipe);
       continue;
-    }
-    for (uint32_t left = s.readers; left; left &= left - 1) {
-      const uint32_t p = static_cast<uint32_t>(__builtin_ctz(left));
-      if (know[p] < s.read_seq[p] && !(p == op_pipe && s.read_seq[p] == seq))
-        report_hazard("write after read", space, b * kBlockBytes, static_cast<Pipe>(p), s.read_seq[p]);
     }
     s.readers = 0;
     s.written |= bits;

@@ -156,11 +156,13 @@ void reduce(const char* api, Reduction op, Type type, const Slice& dst, const Sl
   if (uses_work) {
     check_aligned(api, "sharedTmpBuffer", work, kBlockBytes);
     const uint32_t per_block = kBlockBytes / r.element;
+    const auto round = [&](uint32_t results) { needed += (results + per_block - 1) / per_block * per_block; };
     uint32_t results = r.repeats * (op == Reduction::Sum ? 1 : 2);
-    do {
-      needed += (results + per_block - 1) / per_block * per_block;
-      results = (results + r.lanes - 1) / r.lanes * 2;
-    } while (with_index && results > 2 && needed < 65536);
+    round(results);
+    if (with_index) {  // each round keeps its own, down to one value and index
+      do round(results = (results + r.lanes - 1) / r.lanes * 2);
+      while (results > 2);
+    }
     check_inside(api, "sharedTmpBuffer", work, 0, uint64_t{needed} * r.element);
   } else {
     check_slice(api, work);

@@ -125,7 +125,7 @@ std::string source_of(const void* pc) {
   char line[1024];
   std::string before;
   for (int frames = 0; std::fgets(line, sizeof line, pipe);) {
-    if (!is_kernel_source(line) || frames == 3) continue;
+    if (!is_kernel_source(line) || frames == 2) continue;
     const std::string name = std::strrchr(line, '/') + 1;
     if (name == before) continue;
     before = name;

@@ -15,7 +15,7 @@ void* scalar_read(const Slice& s, uint64_t offset, uint32_t bytes);   // returns
 void scalar_write(const Slice& s, uint64_t offset, const void* value, uint32_t bytes);
 void scalar_read_gm(const void* address, void* value, uint32_t bytes);
 void scalar_write_gm(void* address, const void* value, uint32_t bytes);
-void clean_cache(const void* address, bool entire, bool both_ways);
+void clean_cache(const void* address, bool entire);
 bfloat16_t scalar_bf16(float value);
 float scalar_float(bfloat16_t value);
 Slice subslice(const Slice& s, uint64_t offset, uint32_t element);
@@ -78,6 +78,7 @@ uint64_t gather_mask(Type type, const Slice& dst, const Slice& src, const Slice*
 void set_mask(uint64_t high, uint64_t low);
 void set_mask_mode(bool counter);
 Shape shape_of_mask(uint64_t mask, uint32_t element, uint32_t repeat);  // lanes [0, mask) of every repeat
+Shape shape_of_register(uint32_t element, uint32_t repeat);             // what SetVectorMask left
 
 // ---- copies
 struct CopyShape {

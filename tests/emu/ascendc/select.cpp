@@ -184,13 +184,20 @@ void run_spread(const void* payload) {
 struct Count {
   char* dst;
   uint64_t first;
-  uint32_t count;
+  uint32_t count, repeats, block, repeat_step;  // count: of the form with a count
+  uint64_t mask[2];
   Type type;
 };
 void run_index(const void* payload) {
   const Count& c = *static_cast<const Count*>(payload);
   const double first = value_of(c.type, &c.first);
-  for (uint32_t i = 0; i < c.count; ++i) store_value(c.type, c.dst + i * size_of(c.type), first + i);
+  const uint32_t size = size_of(c.type), lanes = kRepeatBytes / size, per_block = kBlockBytes / size;
+  for (uint32_t i = 0; i < c.count; ++i) store_value(c.type, c.dst + i * size_t{size}, first + i);
+  for (uint32_t r = 0; !c.count && r < c.repeats; ++r)
+    for (uint32_t lane = 0; lane < lanes; ++lane)
+      if (c.mask[lane / 64] >> lane % 64 & 1)
+        store_value(c.type, c.dst + (r * c.repeat_step + lane / per_block * c.block) * size_t{kBlockBytes} +
+                                lane % per_block * size, first + r * lanes + lane);
 }
 
 struct Square {
@@ -253,13 +260,14 @@ void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t re
 void create_index(Type type, const Slice& dst, uint64_t first, const Shape& shape) {
   need_vector_unit("CreateVecIndex");
   core->begin_op(kV, "CreateVecIndex", __builtin_return_address(0));
-  if (!shape.count) return;
+  if (nothing(shape)) return;
   const uint32_t lanes = kRepeatBytes / size_of(type);
-  const Operand d{"dst", &dst, size_of(type), 1, 8, true};
+  const Operand d{"dst", &dst, size_of(type), shape.dst_block, shape.dst_repeat, true};
   check_vector_operand("CreateVecIndex", d, shape, lanes);
   touch_vector(d, shape, lanes);
   count_repeats(shape, lanes);
-  core->submit(&run_index, Count{local(dst), first, shape.count, type});
+  core->submit(&run_index, Count{local(dst), first, shape.counted ? shape.count : 0, shape.repeat, shape.dst_block,
+                                 shape.dst_repeat, {shape.mask[0], shape.mask[1]}, type});
 }
 
 void transpose16(const Slice& dst, const Slice& src) {

@@ -14,7 +14,7 @@ ASCEND_EMU_API uint8_t* GetUserWorkspace(uint8_t* workspace) { return workspace;
 
 template <class T, CacheLine lines, DcciDst to = DcciDst::CACHELINE_OUT>
 ASCEND_EMU_API void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
-  ascend_emu::clean_cache(tensor.emu_address(), lines == CacheLine::ENTIRE_DATA_CACHE, true);
+  ascend_emu::clean_cache(tensor.emu_address(), lines == CacheLine::ENTIRE_DATA_CACHE);
 }
 
 ASCEND_EMU_API void SetMaskCount() { ascend_emu::set_mask_mode(true); }

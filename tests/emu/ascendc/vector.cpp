@@ -63,13 +63,6 @@ Shape shape_of_mask(uint64_t mask, uint32_t element, uint32_t repeat) {
   Shape s;
   s.repeat = repeat;
   const uint32_t lanes = kRepeatBytes / element;
-  if (!mask) {  // the mask register
-    s.counted = core->counter_mode;
-    s.count = static_cast<uint32_t>(core->mask[0]);
-    s.mask[0] = core->mask[0], s.mask[1] = lanes > 64 ? core->mask[1] : 0;
-    if (lanes < 64) s.mask[0] &= (1ull << lanes) - 1;
-    return s;
-  }
   if (core->counter_mode) {  // the mask is then the number of elements, and the repeats are ignored
     s.counted = true;
     s.count = static_cast<uint32_t>(mask);
@@ -79,6 +72,16 @@ Shape shape_of_mask(uint64_t mask, uint32_t element, uint32_t repeat) {
                             static_cast<unsigned long long>(mask));
   s.mask[0] = mask >= 64 ? ~0ull : (1ull << mask) - 1;
   s.mask[1] = mask > 64 ? (mask >= 128 ? ~0ull : (1ull << (mask - 64)) - 1) : 0;
+  return s;
+}
+Shape shape_of_register(uint32_t element, uint32_t repeat) {
+  Shape s;
+  s.repeat = repeat;
+  const uint32_t lanes = kRepeatBytes / element;
+  s.counted = core->counter_mode;
+  s.count = static_cast<uint32_t>(core->mask[0]);
+  s.mask[0] = core->mask[0], s.mask[1] = lanes > 64 ? core->mask[1] : 0;
+  if (lanes < 64) s.mask[0] &= (1ull << lanes) - 1;
   return s;
 }
 void set_mask(uint64_t high, uint64_t low) { core->mask[0] = low, core->mask[1] = high; }

@@ -27,13 +27,15 @@ inline Shape counted(int64_t count) {
 }
 template <bool isSetMask>
 inline Shape masked(const uint64_t* mask, uint32_t element, uint32_t repeat) {
-  Shape s = ascend_emu::shape_of_mask(0, element, repeat);
-  if (isSetMask) s.counted = false, s.mask[0] = mask[0], s.mask[1] = element == 2 ? mask[1] : 0;
+  if (!isSetMask) return ascend_emu::shape_of_register(element, repeat);
+  Shape s;
+  s.repeat = repeat;
+  s.mask[0] = mask[0], s.mask[1] = element == 2 ? mask[1] : 0;
   return s;
 }
 template <bool isSetMask>
 inline Shape masked(uint64_t mask, uint32_t element, uint32_t repeat) {
-  return ascend_emu::shape_of_mask(isSetMask ? mask : 0, element, repeat);
+  return isSetMask ? ascend_emu::shape_of_mask(mask, element, repeat) : ascend_emu::shape_of_register(element, repeat);
 }
 inline Shape& with(Shape& s, const BinaryRepeatParams& p) {
   s.dst_block = p.dstBlkStride, s.src0_block = p.src0BlkStride, s.src1_block = p.src1BlkStride;
@@ -160,6 +162,12 @@ ASCEND_EMU_SCALAR(LeakyRelu, half, float)
 ASCEND_EMU_SCALAR(ShiftLeft, int16_t, uint16_t, int32_t, uint32_t)
 ASCEND_EMU_SCALAR(ShiftRight, int16_t, uint16_t, int32_t, uint32_t)
 #undef ASCEND_EMU_SCALAR
+template <class T, bool isSetMask = true>
+ASCEND_EMU_API void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask,
+                               const uint8_t repeatTime, const UnaryRepeatParams& params, bool roundEn) {
+  if (roundEn) ascend_emu::violate(6, "ShiftRight", "roundEn is not emulated");
+  ShiftRight<T, isSetMask>(dst, src, scalarValue, mask, repeatTime, params);
+}
 
 // dst = src * scalar + dst
 template <class T, class U>
@@ -211,6 +219,14 @@ ASCEND_EMU_API void CreateVecIndex(LocalTensor<T> dst, const T& firstValue, uint
   ASCEND_EMU_TYPES(CreateVecIndex, half, float, int16_t, int32_t);
   ascend_emu::create_index(ascend_emu::type_of<T>, dst.emu_slice(), emu_detail::bits_of(firstValue),
                            emu_detail::counted(count));
+}
+template <class T>
+ASCEND_EMU_API void CreateVecIndex(LocalTensor<T>& dst, const T& firstValue, uint64_t mask, uint8_t repeatTime,
+                                   uint16_t dstBlkStride, uint8_t dstRepStride) {
+  ASCEND_EMU_TYPES(CreateVecIndex, half, float, int16_t, int32_t);
+  auto s = emu_detail::masked<true>(mask, sizeof(T), repeatTime);
+  s.dst_block = dstBlkStride, s.dst_repeat = dstRepStride;
+  ascend_emu::create_index(ascend_emu::type_of<T>, dst.emu_slice(), emu_detail::bits_of(firstValue), s);
 }
 template <class T>
 ASCEND_EMU_API void Brcb(const LocalTensor<T>& dst, const LocalTensor<T>& src, const uint8_t repeatTime,

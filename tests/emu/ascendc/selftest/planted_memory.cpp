@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mistakes with memory, transfers and buffers: rules 1 to 5, 18 and 19. `plant` 0 is the correct kernel.
+#include "selftest.h"
+
+using selftest::Bench;
+using selftest::global;
+
+namespace {
+
+SELFTEST(align_ub, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(), d = k.d<float>();
+  Adds(d, a[g.plant ? 4 : 8], 1.f, 64);
+  k.store(d, 256);
+}
+SELFTEST(align_gm, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  DataCopyPad(a, global<float>(g.a + (g.plant ? 2 : 4)), DataCopyExtParams(1, 64, 0, 0, 0), DataCopyPadExtParams<float>());
+  k.store(a, 64);
+}
+SELFTEST(copy_count, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  DataCopy(a, global<float>(g.a), g.plant ? 12u : 16u);
+  k.store(a, 48);
+}
+SELFTEST(copy_blocks, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<half>();
+  DataCopyParams p;
+  p.blockCount = static_cast<uint16_t>(g.plant ? 4096 : 1);
+  p.blockLen = 1;
+  DataCopy(a, global<half>(g.a), p);
+  k.store(a, 32);
+}
+SELFTEST(pad_elements, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  DataCopyPad(a, global<float>(g.a), DataCopyExtParams(1, g.plant ? 10 : 40, 0, 0, 0), DataCopyPadExtParams<float>());
+  k.store(a, 40);
+}
+SELFTEST(pad_value, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  DataCopyPad(a, global<float>(g.a), DataCopyExtParams(1, 40, 0, 0, 0), DataCopyPadExtParams<float>(!g.plant, 0, 6, 0.f));
+  k.store(a, 64);
+}
+SELFTEST(pad_wide, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<half>();
+  DataCopyPad(a, global<half>(g.a), DataCopyExtParams(1, 32, 0, 0, 0),
+              DataCopyPadExtParams<half>(true, 0, static_cast<uint8_t>(g.plant ? 17 : 16), half(0.f)));
+  k.store(a, 64);
+}
+SELFTEST(budget, AIV_ONLY, g) {
+  TPipe pipe;
+  TBuf<TPosition::VECCALC> big;
+  pipe.InitBuffer(big, g.plant ? 184 * 1024 : 183 * 1024);
+}
+SELFTEST(queue_full, AIV_ONLY, g) {
+  TPipe pipe;
+  TQue<TPosition::VECIN, 2> q;
+  pipe.InitBuffer(q, g.plant ? 1 : 2, 256);
+  auto one = q.AllocTensor<float>();
+  auto two = q.AllocTensor<float>();
+  q.FreeTensor(one);
+  q.FreeTensor(two);
+}
+SELFTEST(queue_empty, AIV_ONLY, g) {
+  TPipe pipe;
+  TQue<TPosition::VECIN, 1> q;
+  pipe.InitBuffer(q, 1, 256);
+  auto t = q.AllocTensor<float>();
+  if (!g.plant) q.EnQue(t);
+  t = q.DeQue<float>();
+  q.FreeTensor(t);
+}
+SELFTEST(queue_depth, AIV_ONLY, g) {
+  TPipe pipe;
+  TQue<TPosition::VECIN, 1> one;
+  TQue<TPosition::VECIN, 2> two;
+  pipe.InitBuffer(one, 2, 256);
+  pipe.InitBuffer(two, 2, 256);
+  const auto run = [](auto& q) {
+    q.EnQue(q.template AllocTensor<float>());
+    q.EnQue(q.template AllocTensor<float>());
+    for (int i = 0; i < 2; ++i) q.FreeTensor(q.template DeQue<float>());
+  };
+  g.plant ? run(one) : run(two);
+}
+SELFTEST(queue_freed, AIV_ONLY, g) {
+  Bench k(g);
+  TQue<TPosition::VECIN, 1> q;
+  k.pipe.InitBuffer(q, 1, 256);
+  auto d = k.d<float>();
+  auto t = q.AllocTensor<float>();
+  DataCopy(t, global<float>(g.a), 64);
+  q.EnQue(t);
+  t = q.DeQue<float>();
+  if (g.plant) q.FreeTensor(t);
+  Adds(d, t, 1.f, 64);
+  if (!g.plant) q.FreeTensor(t);
+  k.store(d, 256);
+}
+SELFTEST(queue_early, AIV_ONLY, g) {  // between EnQue and DeQue a tensor is nobody's
+  Bench k(g);
+  TQue<TPosition::VECIN, 1> q;
+  k.pipe.InitBuffer(q, 1, 256);
+  auto d = k.d<float>();
+  auto t = q.AllocTensor<float>();
+  DataCopy(t, global<float>(g.a), 64);
+  q.EnQue(t);
+  auto u = g.plant ? t : q.DeQue<float>();
+  Adds(d, u, 1.f, 64);
+  q.FreeTensor(u);
+  k.store(d, 256);
+}
+SELFTEST(queue_left, AIV_ONLY, g) {
+  TPipe pipe;
+  TQue<TPosition::VECIN, 1> q;
+  pipe.InitBuffer(q, 1, 256);
+  q.EnQue(q.AllocTensor<float>());
+  if (!g.plant) q.FreeTensor(q.DeQue<float>());
+}
+SELFTEST(queue_buffers, AIV_ONLY, g) {
+  TPipe pipe;
+  TQue<TPosition::VECIN, 1> q[5];
+  for (auto& each : q) pipe.InitBuffer(each, g.plant ? 2 : 1, 256);
+}
+SELFTEST(many_buffers, AIV_ONLY, g) {
+  TPipe pipe;
+  TBuf<TPosition::VECCALC> b[65];
+  for (int i = 0; i < (g.plant ? 65 : 64); ++i) pipe.InitBuffer(b[i], 32);
+}
+SELFTEST(never_written, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(g.plant ? 252 : 256), d = k.d<float>();
+  TBuf<TPosition::VECCALC> fresh;
+  k.pipe.InitBuffer(fresh, 256);
+  auto f = fresh.Get<float>();
+  Duplicate(f, 1.f, g.plant ? 63 : 64);
+  PipeBarrier<PIPE_V>();
+  Add(d, a, f, 64);
+  k.store(d, 256);
+}
+SELFTEST(stale_buffer, AIV_ONLY, g) {  // AllocTensor gives memory of any content
+  Bench k(g);
+  TQue<TPosition::VECOUT, 1> q;
+  k.pipe.InitBuffer(q, 1, 256);
+  for (int round = 0; round < 2; ++round) {
+    auto t = q.AllocTensor<float>();
+    if (!round || !g.plant) Duplicate(t, 1.f, 64);
+    q.EnQue(t);
+    t = q.DeQue<float>();
+    DataCopy(global<float>(g.out), t, 64);
+    q.FreeTensor(t);
+    PipeBarrier<PIPE_MTE3>();
+  }
+}
+SELFTEST(bounds_local, AIV_ONLY, g) {
+  Bench k(g);
+  auto d = k.d<float>();
+  TBuf<TPosition::VECCALC> small;
+  k.pipe.InitBuffer(small, 256);
+  auto s = small.Get<float>();
+  Duplicate(s, 1.f, g.plant ? 65 : 64);
+  PipeBarrier<PIPE_V>();
+  Adds(d, s, 1.f, 64);
+  k.store(d, 256);
+}
+SELFTEST(bounds_gm, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  k.store(a, 256);
+  DataCopyPad(global<float>(g.out)[g.n - 8], a, DataCopyExtParams(1, g.plant ? 36 : 32, 0, 0, 0));
+}
+SELFTEST(gather_bounds, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(), d = k.d<float>();
+  auto w = k.w<int32_t>();
+  Duplicate(w, static_cast<int32_t>(g.plant ? Bench::kBytes : Bench::kBytes - 4), 64);
+  PipeBarrier<PIPE_V>();
+  Gather(d, a, w.ReinterpretCast<uint32_t>(), 0u, 64u);
+  k.store(d, 256);
+}
+
+}  // namespace
