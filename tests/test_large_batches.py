@@ -10,16 +10,18 @@ SIZES = [1024, 1025]
 
 
 def check(backend, op, args, kwargs, shapes):
-    """Run ``op`` into guarded outputs that start as poison; compare with the reference on the same poison."""
-    outs = [Guarded(shape, dtype) for shape, dtype in shapes]
-    want = tuple(o.tensor.clone() for o in outs)
-    with use_backend("reference"):
-        getattr(ops, op)(*args, **kwargs, out=want if len(want) > 1 else want[0])
-    with use_backend(backend):
-        getattr(ops, op)(*args, **kwargs, out=tuple(o.tensor for o in outs) if len(outs) > 1 else outs[0].tensor)
-    for i, (o, w) in enumerate(zip(outs, want)):
-        assert bits(o.tensor).equal(bits(w)), f"{op}: output {i}"
-        o.check(f"{op}: output {i}")
+    """Run ``op`` into guarded outputs that start as poison; compare with the reference on the same poison. Outputs begin at
+    a cache line, then in the middle of one, where a device must split its work elsewhere."""
+    for offset in (0, 3):
+        outs = [Guarded(shape, dtype, offset=offset) for shape, dtype in shapes]
+        want = tuple(o.tensor.clone() for o in outs)
+        with use_backend("reference"):
+            getattr(ops, op)(*args, **kwargs, out=want if len(want) > 1 else want[0])
+        with use_backend(backend):
+            getattr(ops, op)(*args, **kwargs, out=tuple(o.tensor for o in outs) if len(outs) > 1 else outs[0].tensor)
+        for i, (o, w) in enumerate(zip(outs, want)):
+            assert bits(o.tensor).equal(bits(w)), f"{op}: output {i}, offset {offset}"
+            o.check(f"{op}: output {i}")
     return want
 
 
