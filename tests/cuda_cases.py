@@ -107,6 +107,8 @@ for pages, page, D, M in ((2, 4, 33, 3), (5, 16, 40, 40), (4, 4, 1, 8), (3, 64, 
     add("move_accepted_kv", f"{pages}x{page}x{D} {M}", lambda p=(pages, page, D, M, BF16): (moves(*p), {}))
     add("move_accepted_kv", f"{pages}x{page}x{D} {M} strided",
         lambda p=(pages, page, D, M, F32): ((strided(moves(*p)[0]), *moves(*p)[1:]), {}))
+# More rows than shared memory holds.
+add("move_accepted_kv", "82000 rows", lambda: (moves(2000, 64, 1, 82000, BF16), {}))
 for B, k, steps, n in ((1, 1, 1, 2), (3, 2, 3, 6), (5, 4, 3, 9), (3, 3, 5, 32), (2, 8, 5, 33), (2, 8, 4, 65)):
     for mode in ("qlen", "qlen_bits", "full"):
         def tree(B=B, k=k, steps=steps, n=n, mode=mode):
@@ -120,5 +122,5 @@ for B, k, steps, n in ((1, 1, 1, 2), (3, 2, 3, 6), (5, 4, 3, 9), (3, 3, 5, 32), 
             add("build_tree", f"{B} {k} {steps} {n} {mode}", tree)
     add("verify_tree_greedy", f"{B} {k} {steps} {n}",
         lambda c=(B, k, steps, n): (tuple(strided(t) for t in greedy_inputs(*c)[1]), dict(num_steps=c[2])))
-for B, k, step in ((1, 1, 0), (3, 5, 0), (3, 5, 2), (2, 16, 1), (33, 3, 1)):
+for B, k, step in ((1, 1, 0), (3, 5, 0), (3, 5, 2), (2, 16, 1), (33, 3, 1), (2, 40, 1), (1, 67, 2)):
     add("select_draft_topk", f"{B} {k} step {step}", lambda c=(B, k, step): (draft_step(*c), dict(step=c[2])))

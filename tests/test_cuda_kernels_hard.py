@@ -2,6 +2,7 @@
 """Every CUDA kernel on the emulator, on small odd shapes, with all tensors at the end of their memory: equal to the
 reference, the same bits in every order of threads, and without a report from the sanitizers and the shadow."""
 import functools
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,20 @@ def test_every_kernel_has_cases_and_every_order_is_run():
 def test_same_bits_in_every_order(op):
     for name in of(op):
         runner().case(name, ORDERS)
+
+
+def test_every_kernel_function_is_launched():
+    """By some case: a branch of a launcher that none takes is one that nothing here has seen."""
+    functions = set()
+    for path in (Path(__file__).parent.parent / "kernels" / "cuda").glob("*.cu*"):
+        for head in re.findall(r"__global__ void([^{;]*)\{", path.read_text()):
+            head = re.sub(r"__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", head)
+            functions.add(re.search(r"(\w+)\(", head)[1])
+    runner().emulator.clear()
+    for name in CASES:
+        runner().once(*CASES[name]())
+    launched = {re.sub(r"<.*", "", name).split("::")[-1] for name in runner().emulator.counters()}
+    assert len(functions) > 15 and functions == launched, functions ^ launched
 
 
 @functools.cache
