@@ -5,7 +5,7 @@
 // scalar, a key for each (NaN as -inf, -0 as 0) and the best of every row; then it takes, k times, the best
 // of the rows' best and finds the next one of that row: those below by a maximum under a mask, those equal to
 // it further right from the bits of a comparison. So equal scores come by index and nothing needs a value
-// below -inf. Rows of a request beyond local memory (k > 85) are streamed; a row is then loaded again when
+// below -inf. Rows of a request beyond local memory (k > 84) are streamed; a row is then loaded again when
 // one of its candidates is taken. Contract: include/dsv4spec/tree.h.
 //   UB, step 0 (142.1 KB): tokens, parents, hidden rows, probabilities 140 | work rows 2.1
 //   later (162.2 KB): products, keys, tokens 140 | scores, best of each row and its column 3 | results 8 |
