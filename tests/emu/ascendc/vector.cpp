@@ -120,25 +120,38 @@ void check_overlap(const char* api, const Operand& dst, const Operand& src, cons
                    bool may_accumulate) {
   const Slice &d = *dst.slice, &s = *src.slice;
   if (d.space != s.space || d.begin != s.begin) return;
-  const auto blocks = [&](const Operand& o) { return lanes * o.element / kBlockBytes; };
-  const uint32_t repeats = shape.counted ? (shape.count + lanes - 1) / lanes : shape.repeat;
-  const auto at = [&](const Operand& o, uint32_t r, uint32_t b) {
-    return o.slice->address / kBlockBytes + (shape.counted ? r * blocks(o) + b : r * o.repeat_step + b * o.block);
+  if (d.address == s.address && dst.element == src.element && shape.counted) return;
+  struct Blocks {  // of one repeat, that lanes take part in
+    uint32_t first, count = 0, step;
+    uint32_t at[8];
+    uint32_t last(uint32_t repeats) const { return first + (repeats - 1) * step + at[count - 1]; }
   };
-  if (d.address == s.address && dst.element == src.element &&
-      (shape.counted || (dst.block == src.block && dst.repeat_step == src.repeat_step && dst.repeat_step >= 8)))
-    return;
-  const auto last = [&](const Operand& o) { return at(o, repeats - 1, blocks(o) - 1); };
-  if (last(dst) < at(src, 0, 0) || last(src) < at(dst, 0, 0)) return;
+  const auto blocks_of = [&](const Operand& o) {
+    Blocks b;
+    b.first = o.slice->address / kBlockBytes;
+    const uint32_t per_block = kBlockBytes / o.element, n = lanes / per_block;
+    b.step = shape.counted ? n : o.repeat_step;
+    for (uint32_t i = 0; i < n; ++i) {
+      bool used = shape.counted;
+      for (uint32_t lane = i * per_block; !used && lane < (i + 1) * per_block; ++lane)
+        used = shape.mask[lane / 64] >> lane % 64 & 1;
+      if (used) b.at[b.count++] = shape.counted ? i : i * o.block;
+    }
+    return b;
+  };
+  const Blocks to = blocks_of(dst), from = blocks_of(src);
+  const uint32_t repeats = shape.counted ? (shape.count + lanes - 1) / lanes : shape.repeat;
+  if (!to.count || to.last(repeats) < from.first || from.last(repeats) < to.first) return;
   const bool narrows = dst.element < src.element;  // every result lies at or before its source
   for (uint32_t r = 0; r < repeats; ++r) {
     uint32_t same = 0, next = 0;
-    for (uint32_t i = 0; i < blocks(dst); ++i)
-      for (uint32_t j = 0; j < blocks(src); ++j) {
-        same += at(dst, r, i) == at(src, r, j);
-        next += r + 1 < repeats && at(dst, r, i) == at(src, r + 1, j);
+    for (uint32_t i = 0; i < to.count; ++i)
+      for (uint32_t j = 0; j < from.count; ++j) {
+        const uint32_t written = to.first + r * to.step + to.at[i], read = from.first + r * from.step + from.at[j];
+        same += written == read;
+        next += r + 1 < repeats && written == read + from.step;
       }
-    if (same && same < blocks(dst) && !(narrows && d.address <= s.address))
+    if (same && same < to.count && !(narrows && d.address <= s.address))
       violate(6, api, "dst and %s overlap in part within a repeat (UB+%u and UB+%u)", src.name, d.address, s.address);
     if (next && !may_accumulate)
       violate(6, api, "dst of repeat %u is %s of repeat %u (UB+%u and UB+%u)", r, src.name, r + 1, d.address, s.address);
