@@ -39,7 +39,8 @@ def case(make):
     return make
 
 
-# Rules: a row or a weight counts once, but for what the kernel's own first lines say is read again, from the L2.
+# Rules: a row or a weight counts once, but for what the kernel's own first lines say is read again, from the
+# L2.
 def site(T, columns, streams):
     """Of mhc_pre and its like: fn, base, scale, norm weight, y; `streams` readings or writings of hc * d elements."""
     return columns * HC * D_MODEL * 4 + 4 * columns + 12 + 2 * D_MODEL + 2 * T * D_MODEL * (1 + streams * HC)

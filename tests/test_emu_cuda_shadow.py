@@ -42,8 +42,8 @@ SHADOW = {
 # What the functional flavour finds too.
 ALSO = {2: "wait at __syncthreads", 3: "read out of bounds", 8: "divergent warp", 14: "103424 bytes of dynamic",
         15: "write outside dynamic", 18: "have returned"}
-# Only these need the sanitizers of the compiler: the shadow flavour does not know where a static array ends (16) and sees
-# a pair of halves as two (20). Planted bug -> file, what stands at the line.
+# Only these need the sanitizers of the compiler: the shadow flavour does not know where a static array ends
+# (16) and sees a pair of halves as two (20). Planted bug -> file, what stands at the line.
 SANITIZERS = {
     3: (MEMORY, "AddressSanitizer: .*(SEGV|overflow|use-after-poison)", "y[i] = 2 * x[i];"),
     4: (MEMORY, "runtime error: .* misaligned address", "*reinterpret_cast<const uint4*>(x + 8"),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The flavour that sees every access: races, reads of what was never written, sectors, bank conflicts. Only the kernels
-# are instrumented, and by clang whatever the compiler of the rest: g++ leaves out stores of what a function returns in
-# memory. Sets `shadow` to the end of its line in the summary.
+# The flavour that sees every access: races, reads of what was never written, sectors, bank conflicts. Only
+# the kernels are instrumented, and by clang whatever the compiler of the rest: g++ leaves out stores of what
+# a function returns in memory. Sets `shadow` to the end of its line in the summary.
 find_program(DSV4SPEC_CLANGXX NAMES clang++ clang++-19 clang++-18 clang++-17 clang++-16 clang++-15 clang++-14
   DOC "clang++ 14 or newer, for the shadow flavour of the CUDA emulator")
 if(NOT DSV4SPEC_CLANGXX)

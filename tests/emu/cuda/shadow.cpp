@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Looks for races and for reads of shared memory that nothing has written.
 //
-// Approximations. A named barrier ends the interval of the whole block: races across it are missed. Warp epochs count
-// the __syncwarps that a lane took part in: lanes of one warp that meet under different partial masks may look
-// ordered when they are not. Shuffles and votes bring lanes together but order no memory, as CUDA documents them. The
-// order of blocks is the emulator's: a block's accesses are compared with those of the blocks that ran before it.
+// Approximations. A named barrier ends the interval of the whole block: races across it are missed. Warp
+// epochs count the __syncwarps that a lane took part in: lanes of one warp that meet under different partial
+// masks may look ordered when they are not. Shuffles and votes bring lanes together but order no memory, as
+// CUDA documents them. The order of blocks is the emulator's: a block's accesses are compared with those of
+// the blocks that ran before it.
 #include "shadow.h"
 
 #include <link.h>
@@ -31,7 +32,8 @@ SharedCells& shared_cells() {
 // Nothing orders `before` ahead of `now`.
 inline bool conflict(Space space, const Stamp& before, Access before_kind, const Stamp& now) {
   if (before.epoch <= state.block_base)  // of an earlier block, or of nobody
-    return space == Space::kGlobal && before.epoch > state.launch_base && !order.acquired(before, before_kind == Access::kAtomic, now);
+    return space == Space::kGlobal && before.epoch > state.launch_base &&
+           !order.acquired(before, before_kind == Access::kAtomic, now);
   return !ordered_in_block(before, now);
 }
 
@@ -48,7 +50,8 @@ inline void remember_reader(Cell& c, const Stamp& now) {
     c.reader = now;
     if (c.other_reader.warp() == now.warp()) c.other_reader.epoch = 0;
   } else if (c.reader.thread() != now.thread()) {
-    if (c.other_reader.epoch != now.epoch || c.other_reader.warp() == c.reader.warp() || c.other_reader.warp() == now.warp())
+    if (c.other_reader.epoch != now.epoch || c.other_reader.warp() == c.reader.warp() ||
+        c.other_reader.warp() == now.warp())
       c.other_reader = now;
   }
 }
@@ -61,10 +64,12 @@ void check(Cell& c, Space space, uintptr_t address, Access kind, const Stamp& no
   }
   if (space != Space::kGlobal) {
     const bool written = c.write.epoch > state.block_base;
+    const bool reads = kind == Access::kRead || kind == Access::kAtomic;
     if (written && c.write_kind == Access::kInFlight) report_in_flight(space, address, kind, now, c.write);
-    else if (!written && (kind == Access::kRead || kind == Access::kAtomic)) report_unwritten(space, address, now);
+    else if (!written && reads) report_unwritten(space, address, now);
   }
-  if (!(kind == Access::kAtomic && c.write_kind == Access::kAtomic) && conflict(space, c.write, c.write_kind, now))
+  const bool both_atomic = kind == Access::kAtomic && c.write_kind == Access::kAtomic;
+  if (!both_atomic && conflict(space, c.write, c.write_kind, now))
     report_race(space, address, kind, now, c.write, c.write_kind);
   if (kind == Access::kRead) return remember_reader(c, now);
   for (const Stamp* reader : {&c.reader, &c.other_reader, &c.earlier_reader})
@@ -98,7 +103,7 @@ void check_range(Cell* first, Space space, uintptr_t address, size_t bytes, Acce
       check(*first, space, address, kind, now);
     } else {
       check_part(*first, space, address, here, kind, now);
-      if (here == 4 && kind != Access::kRead && kind != Access::kAtomic) {  // the bytes' readers no longer matter
+      if (here == 4 && kind != Access::kRead && kind != Access::kAtomic) {  // earlier readers no longer matter
         Cell* parts = first->bytes;
         *first = parts[0];
         first->bytes = parts;
@@ -193,7 +198,8 @@ const bool installed = [] {
   dl_iterate_phdr([](dl_phdr_info* info, size_t, void*) {
     for (int i = 0; i < info->dlpi_phnum; ++i) {
       const uintptr_t begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
-      if (info->dlpi_phdr[i].p_type == PT_LOAD && reinterpret_cast<uintptr_t>(&state) - begin < info->dlpi_phdr[i].p_memsz)
+      const uintptr_t offset = reinterpret_cast<uintptr_t>(&state) - begin;
+      if (info->dlpi_phdr[i].p_type == PT_LOAD && offset < info->dlpi_phdr[i].p_memsz)
         state.module = info->dlpi_addr;
     }
     return 0;

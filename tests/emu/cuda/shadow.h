@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shadow flavour: kernels are compiled with -fsanitize=thread and linked to the hooks of shadow_hooks.cpp instead
-// of ThreadSanitizer's run time, which knows nothing of blocks and warps. For each four bytes that a launch touches a
-// cell says who wrote and who read them last; two accesses with nothing between them that orders them are a race.
+// The shadow flavour: kernels are compiled with -fsanitize=thread and linked to the hooks of shadow_hooks.cpp
+// instead of ThreadSanitizer's run time, which knows nothing of blocks and warps. For each four bytes that a
+// launch touches a cell says who wrote and who read them last; two accesses with nothing between them that
+// orders them are a race.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -13,8 +14,8 @@
 
 namespace cuda_emu::shadow {
 
-// One access. Epochs count barrier intervals over all blocks of all launches, in the order in which blocks run: an
-// epoch names its launch and its block, and whatever is older than the launch needs no clearing.
+// One access. Epochs count barrier intervals over all blocks of all launches, in the order in which blocks
+// run: an epoch names its launch and its block, and whatever is older than the launch needs no clearing.
 struct Stamp {
   uint32_t epoch = 0;
   uint32_t who = 0;   // thread: 10 bits, its fences so far: 6 (no more are told apart), its warp epoch: 16
@@ -26,9 +27,9 @@ struct Stamp {
   uint32_t warp_epoch() const { return who >> 16; }
 };
 
-// Of four bytes, or of one of them. Two readers of the running block are kept, of different warps if there were any,
-// and the last of an earlier block: what a later write can conflict with, but for readers in several earlier blocks
-// of which a ticket orders only the last.
+// Of four bytes, or of one of them. Two readers of the running block are kept, of different warps if there
+// were any, and the last of an earlier block: what a later write can conflict with, but for readers in
+// several earlier blocks of which a ticket orders only the last.
 struct alignas(64) Cell {
   Stamp write, reader, other_reader, earlier_reader;
   Access write_kind = Access::kWrite;
@@ -36,9 +37,9 @@ struct alignas(64) Cell {
   Cell* bytes = nullptr;    // four of them; kept for the next split
 };
 
-// What orders blocks: a fence, then an atomic (release); an atomic on the same address that comes later, then a fence
-// (acquire). Atomics of one address are one chain. An order that goes through a third block over another address is
-// not followed: it would be reported.
+// What orders blocks: a fence, then an atomic (release); an atomic on the same address that comes later, then
+// a fence (acquire). Atomics of one address are one chain. An order that goes through a third block over
+// another address is not followed: it would be reported.
 class Order {
  public:
   void launch_begins();
@@ -70,7 +71,8 @@ class Order {
   uint32_t base_ = 0;
 };
 
-// Do barriers, __syncwarp or one thread's own program order put `before` ahead of `now`, both of the running block?
+// Do barriers, __syncwarp or one thread's own program order put `before` ahead of `now`, both of the running
+// block?
 inline bool ordered_in_block(const Stamp& before, const Stamp& now) {
   if (before.epoch != now.epoch || before.thread() == now.thread()) return true;
   return before.warp() == now.warp() && before.warp_epoch() < now.warp_epoch();
@@ -108,7 +110,7 @@ struct State {
   Block* block = nullptr;
   uintptr_t dynamic = 0, dynamic_size = 0, statics = 0, statics_size = 0;
   uintptr_t module = 0;          // where it is loaded
-  uint32_t launch_base = 0, block_base = 0;  // epochs up to here are those of earlier launches, of earlier blocks
+  uint32_t launch_base = 0, block_base = 0;  // epochs up to here: earlier launches, earlier blocks
   bool races = false, count = false, reported = false;
 };
 extern State state;
@@ -122,7 +124,8 @@ void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const 
 // ---- reports (shadow_report.cpp) ----
 void begin_race_reports();
 void add_block(uint32_t base, uint64_t linear);  // that stamps after `base` belong to it
-void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before, Access before_kind);
+void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before,
+                 Access before_kind);
 void report_unwritten(Space space, uintptr_t address, const Stamp& now);
 void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the calls that -fsanitize=thread puts before each load and store end in. CMake renames the kernels' memcpy and
-// its like, which LLVM before 16 calls by their plain names, to those here.
+// What the calls that -fsanitize=thread puts before each load and store end in. CMake renames the kernels'
+// memcpy and its like, which LLVM before 16 calls by their plain names, to those here.
 #include <cstring>
 
 #include "worker.h"
@@ -20,7 +20,8 @@ inline void watch(const void* p, size_t bytes, Access kind, const void* pc) {
 
 [[gnu::cold, gnu::noinline]] void misaligned(const void* p, size_t bytes, const void* pc) {
   if (__builtin_thread_pointer() == state.os_thread && state.local->thread)
-    fail("misaligned access of %zu bytes at %p%s", bytes, p, source_of(static_cast<const char*>(pc) - 1).c_str());
+    fail("misaligned access of %zu bytes at %p%s", bytes, p,
+         source_of(static_cast<const char*>(pc) - 1).c_str());
 }
 
 }  // namespace

@@ -39,13 +39,16 @@ void Order::atomic(uintptr_t address, const Stamp& now) {
 bool Order::acquired(const Stamp& access, bool is_atomic, const Stamp& now) const {
   for (const Acquire& a : acquires_) {
     if (!ordered_in_block(a.fence, now)) continue;
-    // Blocks run one after the other, so a chain is sorted; the access lies in the last block that starts before it.
-    auto r = std::lower_bound(a.chain->begin(), a.chain->begin() + static_cast<ptrdiff_t>(a.length), access.epoch,
+    // Blocks run one after the other, so a chain is sorted; the access lies in the last block that starts
+    // before it.
+    const auto end = a.chain->begin() + static_cast<ptrdiff_t>(a.length);
+    auto r = std::lower_bound(a.chain->begin(), end, access.epoch,
                               [](const Release& release, uint32_t epoch) { return release.base < epoch; });
     if (r == a.chain->begin()) continue;
     const uint32_t base = (r - 1)->base;
     while (r != a.chain->begin() && (--r)->base == base) {
-      // Is it the access's block? Then its epochs reach up to the fence's at least; a later block has another base.
+      // Is it the access's block? Then its epochs reach up to the fence's at least; a later block has another
+      // base.
       const Stamp& fence = r->fence;
       if (access.epoch > fence.epoch) continue;
       const bool own = access.epoch == fence.epoch && access.thread() == fence.thread() &&

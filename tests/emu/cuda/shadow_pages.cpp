@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Global memory of a launch, by pages. Everything is global that is neither shared memory nor a stack nor the module's.
+// Global memory of a launch, by pages. Everything is global that is neither shared memory nor a stack nor the
+// module's.
 #include <link.h>
 #include <pthread.h>
 

@@ -10,7 +10,7 @@
 namespace cuda_emu::shadow {
 namespace {
 
-std::vector<std::pair<uint32_t, uint64_t>> g_blocks;       // of this launch, as they ran: base, index in the grid
+std::vector<std::pair<uint32_t, uint64_t>> g_blocks;  // of this launch, as they ran: base, index in the grid
 std::set<std::pair<uint32_t, uint32_t>> g_pairs;           // of places in the code that have been reported
 std::set<std::string> g_lines;                             // the same, by lines of the source
 
@@ -27,10 +27,14 @@ std::string line_of(const Stamp& stamp) {  // the pc is a return address
   return source_of(reinterpret_cast<const void*>(state.module + stamp.pc - 1));
 }
 
+std::string triple(uint64_t x, uint64_t y, uint64_t z) {
+  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+}
+
 std::string thread_of(const Stamp& stamp) {
   const dim3 d = state.block->dim;
   const uint32_t t = stamp.thread();
-  return "thread (" + std::to_string(t % d.x) + "," + std::to_string(t / d.x % d.y) + "," + std::to_string(t / d.x / d.y) + ")";
+  return "thread " + triple(t % d.x, t / d.x % d.y, t / d.x / d.y);
 }
 
 std::string block_of(const Stamp& stamp) {
@@ -38,7 +42,7 @@ std::string block_of(const Stamp& stamp) {
                              [](const auto& block, uint32_t epoch) { return block.first < epoch; });
   const uint64_t b = it == g_blocks.begin() ? 0 : (it - 1)->second;
   const dim3 g = state.block->grid;
-  return "block (" + std::to_string(b % g.x) + "," + std::to_string(b / g.x % g.y) + "," + std::to_string(b / g.x / g.y) + ") ";
+  return "block " + triple(b % g.x, b / g.x % g.y, b / g.x / g.y) + " ";
 }
 
 std::string place(Space space, uintptr_t address) {
@@ -69,15 +73,16 @@ void begin_race_reports() {
 
 void add_block(uint32_t base, uint64_t linear) { g_blocks.emplace_back(base, linear); }
 
-void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before, Access before_kind) {
+void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before,
+                 Access before_kind) {
   if (is_known(now, before)) return;
   const bool same_block = before.epoch > state.block_base;
   const char* missing = !same_block ? "nothing orders the blocks"
                         : before.warp() == now.warp() ? "neither a barrier nor a __syncwarp lies between them"
                                                       : "no barrier lies between them";
   const std::string here = verb(kind) + line_of(now), there = line_of(before);
-  report(now, before, here + " " + verb(before_kind) + there, "race: " + here + " after the " + verb(before_kind) + " of " +
-         (same_block ? "" : block_of(before)) + thread_of(before) + there + "; " + missing + "; " +
+  report(now, before, here + " " + verb(before_kind) + there,
+         "race: " + here + " after the " + verb(before_kind) + " of " + (same_block ? "" : block_of(before)) + thread_of(before) + there + "; " + missing + "; " +
          place(space, address));
 }
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts what a launch asks of memory: 32-byte sectors of global memory an access of a warp, and bank conflicts.
+// Counts what a launch asks of memory: 32-byte sectors of global memory an access of a warp, and bank
+// conflicts.
 //
-// The lanes' accesses with one pc, each its lane's n-th from there, are one access of the warp. The compiler splits
-// the copy of an uint4 into four loads or more, which are put together again: one lane's accesses that follow one
-// another, from different places in the code, within 16 aligned bytes. An unrolled loop over neighbouring scalars
-// counts as vector access too, then, though nvcc may not make it one, and a value that is read twice in a row counts
-// as one that stayed in its register.
+// The lanes' accesses with one pc, each its lane's n-th from there, are one access of the warp. The compiler
+// splits the copy of an uint4 into four loads or more, which are put together again: one lane's accesses that
+// follow one another, from different places in the code, within 16 aligned bytes. An unrolled loop over
+// neighbouring scalars counts as vector access too, then, though nvcc may not make it one, and a value that
+// is read twice in a row counts as one that stayed in its register.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -84,7 +85,8 @@ uint32_t wavefronts_of(const Group& g, uint32_t lanes) {
   uint32_t n = 0;
   for (; lanes; lanes &= lanes - 1) {
     const int lane = __builtin_ctz(lanes);
-    for (uintptr_t w = g.address[lane] / 4; w <= (g.address[lane] + g.bytes[lane] - 1) / 4 && n < 128; ++w) words[n++] = w;
+    const uintptr_t last = (g.address[lane] + g.bytes[lane] - 1) / 4;
+    for (uintptr_t w = g.address[lane] / 4; w <= last && n < 128; ++w) words[n++] = w;
   }
   std::sort(words, words + n);
   n = static_cast<uint32_t>(std::unique(words, words + n) - words);
@@ -103,7 +105,8 @@ void settle(const Stream& s, const Group& g) {
     return;
   }
   int widest = 0;
-  for (uint32_t lanes = g.lanes; lanes; lanes &= lanes - 1) widest = std::max<int>(widest, g.bytes[__builtin_ctz(lanes)]);
+  for (uint32_t lanes = g.lanes; lanes; lanes &= lanes - 1)
+    widest = std::max<int>(widest, g.bytes[__builtin_ctz(lanes)]);
   const int step = widest > 8 ? 8 : widest > 4 ? 16 : 32;  // lanes that the hardware serves at a time
   ++totals.shared_accesses;
   for (int first = 0; first < 32; first += step) {

@@ -47,8 +47,8 @@ long run(bool bug) {
     for (int b = 0; b < kBlocks; ++b) expected[t] += x[b * kThreads + t];
   const Device<float> in(x), parts(x.size()), out(kThreads);
   const Device<unsigned> ticket(std::vector<unsigned>{0});
-  return verdict(launch(bug ? &sum_in_last_block<how> : &sum_in_last_block<Ticket::kRight>, kBlocks, kThreads, 0, nullptr,
-                        in.data, parts.data, ticket.data, out.data), out, expected);
+  return verdict(launch(bug ? &sum_in_last_block<how> : &sum_in_last_block<Ticket::kRight>, kBlocks, kThreads, 0,
+                        nullptr, in.data, parts.data, ticket.data, out.data), out, expected);
 }
 PLANTED(21, ticket_without_fence) { return run<Ticket::kNoFence>(bug); }
 PLANTED(22, ticket_by_plain_store) { return run<Ticket::kPlainStore>(bug); }
@@ -68,8 +68,8 @@ PLANTED(25, no_barrier_between_global_accesses) {
   std::vector<float> expected(kThreads);
   for (int t = 0; t < kThreads; ++t) expected[t] = x[(t + 1) % kThreads] + 1;
   const Device<float> memory(x), out(kThreads);
-  return verdict(launch(bug ? &rotate_in_place<true> : &rotate_in_place<false>, 1, kThreads, 0, nullptr, memory.data, out.data),
-                 out, expected);
+  return verdict(launch(bug ? &rotate_in_place<true> : &rotate_in_place<false>, 1, kThreads, 0, nullptr,
+                        memory.data, out.data), out, expected);
 }
 
 }  // namespace
