@@ -14,7 +14,7 @@ enum OpId : int32_t {
   kOpCount
 };
 
-constexpr uint32_t kPluginAbi = 2;
+constexpr uint32_t kPluginAbi = 3;
 
 // What the core offers to a plug-in.
 struct HostServices {
@@ -47,6 +47,7 @@ struct BackendTable {
   const char* (*why_not)(); // one sentence why no kernel can run here, or nullptr; nullptr as a whole: always can
   LaunchFn launch[kOpCount];        // nullptr: not supported
   WorkspaceFn workspace[kOpCount];  // nullptr: needs none
+  bool takes_f16[kOpCount];         // float16 streams too; else the core refuses them and the kernel never sees one
 };
 
 using BackendEntryFn = const BackendTable* (*)(const HostServices* host);

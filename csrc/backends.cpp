@@ -163,7 +163,8 @@ Slot& slot_of(const char* op, const DLDevice& device) {
   }
 }
 
-const BackendTable& table_for(OpId id, const char* op, const DLDevice& device) {
+const BackendTable& table_for(OpId id, const char* op, const Checker& checked) {
+  const DLDevice& device = checked.device();
   Slot& slot = slot_of(op, device);
   slot.load();
   if (!slot.table)
@@ -176,15 +177,19 @@ const BackendTable& table_for(OpId id, const char* op, const DLDevice& device) {
     throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": device: expected " + device_name(expected) +
                                              " for backend " + slot.name + ", got " + device_name(device));
   }
+  if (const char* half = slot.table->takes_f16[id] ? nullptr : checked.half_argument())
+    throw Refusal(DSV4_NOT_SUPPORTED, std::string(op) + ": " + half +
+                                          ": expected dtype float32 or bfloat16 on backend " + slot.name +
+                                          ", got float16, which no kernel takes there");
   return *slot.table;
 }
 
 }  // namespace
 
-void launch(OpId id, const char* op, const DLDevice& device, const void* params, dsv4_stream stream,
-            void* workspace, uint64_t workspace_size) {
+void launch(OpId id, const char* op, const Checker& checked, const void* params, dsv4_stream stream, void* workspace,
+            uint64_t workspace_size) {
   if (launches_nothing()) return;
-  const BackendTable& table = table_for(id, op, device);
+  const BackendTable& table = table_for(id, op, checked);
   const uint64_t needed = table.workspace[id] ? table.workspace[id](params) : 0;
   if (workspace_size < needed)
     throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": workspace: expected at least " +
@@ -195,15 +200,15 @@ void launch(OpId id, const char* op, const DLDevice& device, const void* params,
                                              std::to_string(kWorkspaceAlignment) + " bytes, got " +
                                              (workspace ? "memory that is not" : "NULL"));
   char text[1024] = "";  // an emulator's report names places in the source
-  const Launch surroundings{stream, device.device_id, workspace, text, sizeof text};
+  const Launch surroundings{stream, checked.device().device_id, workspace, text, sizeof text};
   const int32_t status = table.launch[id](params, &surroundings);
   if (status != DSV4_OK)
     throw Refusal(static_cast<dsv4_status>(status), std::string(op) + ": " + (*text ? text : "launch failed"));
 }
 
-uint64_t workspace_bytes(OpId id, const char* op, const DLDevice& device, const void* params) {
+uint64_t workspace_bytes(OpId id, const char* op, const Checker& checked, const void* params) {
   if (launches_nothing()) return 0;
-  const BackendTable& table = table_for(id, op, device);
+  const BackendTable& table = table_for(id, op, checked);
   return table.workspace[id] ? table.workspace[id](params) : 0;
 }
 

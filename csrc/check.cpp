@@ -17,7 +17,7 @@ constexpr DtypeRow kDtypes[] = {
     {kI8, kDLInt, 8, "int8"},                 {kU8, kDLUInt, 8, "uint8"},
     {kU16, kDLUInt, 16, "uint16"},            {kU32, kDLUInt, 32, "uint32"},
     {kI32, kDLInt, 32, "int32"},              {kI64, kDLInt, 64, "int64"},
-    {kBool, kDLBool, 8, "bool"},
+    {kBool, kDLBool, 8, "bool"},                {kF16, kDLFloat, 16, "float16"},
 };
 
 std::string dl_dtype_name(const DLDataType& t) {
@@ -241,6 +241,12 @@ TensorView Checker::out(const char* name, const DLTensor* t, Dtypes dtypes, Shap
   if (!empty(v) && overlaps_itself(v)) refuse(name, "memory that does not overlap itself", "overlapping strides");
   remember(name, v, true, alias);
   return v;
+}
+
+const char* Checker::half_argument() const {
+  for (int i = 0; i < seen_count_; ++i)
+    if (seen_[i].view.dtype == kF16) return seen_[i].name;
+  return nullptr;
 }
 
 void Checker::finish() const {

@@ -38,6 +38,9 @@ struct DimRef {
 
 using Shape = std::initializer_list<DimRef>;
 using Dtypes = std::initializer_list<Dtype>;
+// What hidden states, queries and pages may be. A backend's kernel takes the first two; float16 where it says so
+// (BackendTable::takes_f16), which is checked at the launch.
+inline constexpr Dtypes kStreams = {kF32, kBF16, kF16};
 
 class Checker {
  public:
@@ -64,6 +67,8 @@ class Checker {
   void finish() const;
 
   const DLDevice& device() const { return device_; }
+  // The first float16 tensor's name, or nullptr.
+  const char* half_argument() const;
   [[noreturn]] void refuse(const char* name, const std::string& rule, const std::string& got) const;
 
  private:

@@ -38,10 +38,11 @@ bool register_op(const OpDesc* desc);
 // Runs `body`, turning exceptions into a status and the thread's last-error text.
 dsv4_status guarded(void (*body)(void* ctx), void* ctx);
 
-// Finds the backend of `device` (or the routed one) and launches; returns without launching on "reference".
-void launch(OpId id, const char* op, const DLDevice& device, const void* params, dsv4_stream stream,
-            void* workspace, uint64_t workspace_size);
-uint64_t workspace_bytes(OpId id, const char* op, const DLDevice& device, const void* params);
+// Finds the backend of the checked tensors' device (or the routed one) and launches; returns without launching on
+// "reference". Refuses float16 tensors where the backend's kernel does not take them.
+void launch(OpId id, const char* op, const Checker& checked, const void* params, dsv4_stream stream, void* workspace,
+            uint64_t workspace_size);
+uint64_t workspace_bytes(OpId id, const char* op, const Checker& checked, const void* params);
 
 template <class Args>
 void check_struct_size(const char* op, const Args* args) {
@@ -82,7 +83,7 @@ dsv4_status run_op(OpId id, const char* op, const Args* args, dsv4_stream stream
         Params params{};
         if (!Fill(check, *c.args, params)) return;
         const Workspace scratch = workspace_of(*c.args, 0);  // after the struct's size has been checked
-        launch(c.id, c.op, check.device(), &params, c.stream, scratch.memory, scratch.size);
+        launch(c.id, c.op, check, &params, c.stream, scratch.memory, scratch.size);
       },
       &ctx);
 }
@@ -102,7 +103,7 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
         if (!c.bytes) throw Refusal(DSV4_INVALID_ARGUMENT, std::string(c.op) + ": bytes: expected a pointer, got NULL");
         Checker check(c.op);
         Params params{};
-        *c.bytes = Fill(check, *c.args, params) ? workspace_bytes(c.id, c.op, check.device(), &params) : 0;
+        *c.bytes = Fill(check, *c.args, params) ? workspace_bytes(c.id, c.op, check, &params) : 0;
       },
       &ctx);
 }

@@ -5,7 +5,7 @@
 
 namespace dsv4 {
 
-enum Dtype : int32_t { kF32, kBF16, kF8E4M3, kE8M0, kI8, kU8, kU16, kU32, kI32, kI64, kBool };
+enum Dtype : int32_t { kF32, kBF16, kF8E4M3, kE8M0, kI8, kU8, kU16, kU32, kI32, kI64, kBool, kF16 };
 
 constexpr int kMaxDims = 4;
 constexpr int64_t kMaxPageId = INT32_MAX;  // with page sizes below 2^31 no slot overflows

@@ -114,7 +114,8 @@ def test_slots_outside_the_pool_are_skipped(backend, D):
 
 
 @pytest.mark.parametrize("change,message", [
-    (dict(kv=torch.zeros(2, 4, 8, dtype=torch.float16)), r"kv_pages: expected dtype float32 or bfloat16, got DLPack dtype"),
+    (dict(kv=torch.zeros(2, 4, 8, dtype=torch.float64)),
+     r"kv_pages: expected dtype float32 or bfloat16 or float16, got DLPack dtype"),
     (dict(kv=torch.zeros(8, 8)), r"kv_pages: expected shape \[pages, page, D\], got \[8, 8\]"),
     (dict(kv=torch.zeros(2, 4, 16)[..., ::2]), r"kv_pages: expected a contiguous innermost dimension, got stride 2"),
     (dict(kv=torch.zeros(1, 4, 8).expand(2, 4, 8)), r"kv_pages: expected memory that does not overlap itself"),

@@ -111,7 +111,7 @@ def test_a16_position_past_the_table():
     (dict(q=torch.zeros(3, 2, 528)), "q: expected a head size that is a multiple of 16 from 32 to 512, got 528"),
     (dict(q=torch.zeros(3, 2, 16)), "q: expected a head size that is a multiple of 16 from 32 to 512, got 16"),
     (dict(q=torch.zeros(3, 64)), r"q: expected shape \[T, H, D\], got \[3, 64\]"),
-    (dict(q=torch.zeros(3, 2, 64, dtype=torch.float16)), "q: expected dtype float32 or bfloat16"),
+    (dict(q=torch.zeros(3, 2, 64, dtype=torch.float64)), "q: expected dtype float32 or bfloat16 or float16, got"),
     (dict(q=torch.zeros(3, 64, 2).mT), "q: expected a contiguous innermost dimension, got stride 2"),
     (dict(cos_sin=torch.zeros(9, 66)), "cos_sin: expected an even number of columns from 2 to the head size, got 66"),
     (dict(cos_sin=torch.zeros(9, 15)), "cos_sin: expected an even number of columns from 2 to the head size, got 15"),

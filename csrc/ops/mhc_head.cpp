@@ -12,7 +12,7 @@ static const Field kFields[] = {DSV4_IN(residual), DSV4_IN(fn), DSV4_IN(base), D
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), hc("hc"), d("d");
-  p.residual = c.in("residual", a.residual, {kF32, kBF16}, {T, hc, d});
+  p.residual = c.in("residual", a.residual, kStreams, {T, hc, d});
   expect_streams(c, "residual", hc, d);
   Dim wide("hc*d", hc * d);
   p.fn = c.in("fn", a.fn, {kF32}, {hc, wide});

@@ -10,7 +10,7 @@ static const Field kFields[] = {DSV4_IN(y), DSV4_IN(residual), DSV4_IN(post), DS
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), hc("hc"), d("d");
-  p.residual = c.in("residual", a.residual, {kF32, kBF16}, {T, hc, d});
+  p.residual = c.in("residual", a.residual, kStreams, {T, hc, d});
   p.y = c.in("y", a.y, {p.residual.dtype}, {T, d});
   p.post = c.in("post", a.post, {kF32}, {T, hc});
   p.comb = c.in("comb", a.comb, {kF32}, {T, hc, hc});

@@ -10,7 +10,7 @@ static const Field kFields[] = {DSV4_OUT(kv_pages), DSV4_IN(src_slots), DSV4_IN(
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim pages("pages"), page("page"), D("D"), M("M");
-  p.kv_pages = c.out("kv_pages", a.kv_pages, {kF32, kBF16}, {pages, page, D});
+  p.kv_pages = c.out("kv_pages", a.kv_pages, kStreams, {pages, page, D});
   p.src_slots = c.in("src_slots", a.src_slots, {kI64}, {M});
   p.dst_slots = c.in("dst_slots", a.dst_slots, {kI64}, {M});
   c.finish();

@@ -28,7 +28,7 @@ static std::string shape_of(int64_t rows, int64_t columns) {
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), hc("hc"), d("d"), width("hc*d");
-  p.embeds = c.in("embeds", a.embeds, {kF32, kBF16}, {T, d});
+  p.embeds = c.in("embeds", a.embeds, kStreams, {T, d});
   c.expect(d >= 8 && d <= 32768 && d % 8 == 0, "embeds", "a width d that is a multiple of 8 from 8 to 32768", d);
   p.hidden = c.in("hidden", a.hidden, {p.embeds.dtype}, {T, width});
   c.expect(width == d || width == 2 * d || width == 4 * d, "hidden",
@@ -37,7 +37,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
            shape_of(T, width));
   p.enorm_weight = c.in("enorm_weight", a.enorm_weight, {kF32, kBF16}, {d});
   p.hnorm_weight = c.in("hnorm_weight", a.hnorm_weight, {kF32, kBF16}, {d});
-  p.e_proj = c.in("e_proj", a.e_proj, {kF32, kBF16, kF8E4M3, kI8}, {d, d});
+  p.e_proj = c.in("e_proj", a.e_proj, {kF32, kBF16, kF16, kF8E4M3, kI8}, {d, d});
   p.h_proj = c.in("h_proj", a.h_proj, {p.e_proj.dtype}, {d, d});
   p.e_proj_scale = scale_of(c, "e_proj_scale", a.e_proj_scale, p.e_proj.dtype, d);
   p.h_proj_scale = scale_of(c, "h_proj_scale", a.h_proj_scale, p.e_proj.dtype, d);

@@ -13,7 +13,7 @@ static const Field kFields[] = {DSV4_IN(q),        DSV4_IN(cos_sin), DSV4_IN(pos
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), R("R"), max_pos("max_pos");
-  p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
+  p.q = c.in("q", a.q, kStreams, {T, H, D});
   p.cos_sin = c.in("cos_sin", a.cos_sin, {kF32}, {max_pos, R});
   p.positions = c.in("positions", a.positions, {kI64}, {T});
   p.out = c.out("out", a.out, {p.q.dtype}, {T, H, D}, &p.q);

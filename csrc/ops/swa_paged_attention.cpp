@@ -15,7 +15,7 @@ static const Field kFields[] = {
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), maxp("maxp"), n("n"), max_pos("max_pos"), R("R");
-  p.q = c.in("q", a.q, {kF32, kBF16}, {T, H, D});
+  p.q = c.in("q", a.q, kStreams, {T, H, D});
   p.kv_pages = c.in("kv_pages", a.kv_pages, {p.q.dtype}, {P, page, D});
   p.block_table = c.in("block_table", a.block_table, {kI32, kI64}, {B, maxp});
   Dim starts("B+1", B + 1);

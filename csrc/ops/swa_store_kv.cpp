@@ -13,7 +13,7 @@ static const Field kFields[] = {DSV4_IN(kv),    DSV4_IN(kv_norm_weight), DSV4_IN
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), D("D"), R("R"), max_pos("max_pos"), P("P"), page("page");
-  p.kv = c.in("kv", a.kv, {kF32, kBF16}, {T, D});
+  p.kv = c.in("kv", a.kv, kStreams, {T, D});
   p.kv_norm_weight = c.in("kv_norm_weight", a.kv_norm_weight, {kF32, kBF16}, {D});
   p.cos_sin = c.in("cos_sin", a.cos_sin, {kF32}, {max_pos, R});
   p.positions = c.in("positions", a.positions, {kI64}, {T});

@@ -129,10 +129,14 @@ py::dict backends() {
     if (s.table) {
       row["toolchain"] = s.table->toolchain;
       row["archs"] = s.table->archs;
-      py::list ops;
-      for (int i = 0; i < kOpCount; ++i)
-        if (s.table->launch[i] && op_desc_of(i)) ops.append(op_desc_of(i)->name);
+      py::list ops, float16;
+      for (int i = 0; i < kOpCount; ++i) {
+        if (!s.table->launch[i] || !op_desc_of(i)) continue;
+        ops.append(op_desc_of(i)->name);
+        if (s.table->takes_f16[i]) float16.append(op_desc_of(i)->name);
+      }
       row["ops"] = ops;
+      row["float16"] = float16;  // those that take float16 streams
     }
     out[s.name] = row;
   }

@@ -24,7 +24,7 @@ extern "C" {
  * Any other position outside [0, max_pos) is refused by the CPU; devices treat it as -1. */
 typedef struct dsv4_q_norm_rope_args {
   uint64_t struct_size;
-  const DLTensor* q;         /* [T, H, D]    f32 | bf16; may be a slice of a fused projection */
+  const DLTensor* q;         /* [T, H, D]    f32 | bf16 | f16; may be a slice of a fused projection */
   const DLTensor* cos_sin;   /* [max_pos, R] f32 */
   const DLTensor* positions; /* [T]          i64 */
   const DLTensor* out;       /* [T, H, D]    as q; written; may be `q` itself */
@@ -40,7 +40,7 @@ DSV4_API dsv4_status dsv4_q_norm_rope(const dsv4_q_norm_rope_args* args, dsv4_st
  * position outside [0, max_pos) of a stored row; devices skip such rows. */
 typedef struct dsv4_swa_store_kv_args {
   uint64_t struct_size;
-  const DLTensor* kv;             /* [T, D]        f32 | bf16; may be a slice of a fused projection */
+  const DLTensor* kv;             /* [T, D]        f32 | bf16 | f16; may be a slice of a fused projection */
   const DLTensor* kv_norm_weight; /* [D]           f32 | bf16 */
   const DLTensor* cos_sin;        /* [max_pos, R]  f32 */
   const DLTensor* positions;      /* [T]           i64 */
@@ -71,7 +71,7 @@ DSV4_API dsv4_status dsv4_swa_store_kv(const dsv4_swa_store_kv_args* args, dsv4_
  * visible, a request with seq_lens < rows as padding, and a position beyond cos_sin as its last. */
 typedef struct dsv4_swa_paged_attention_args {
   uint64_t struct_size;
-  const DLTensor* q;               /* [T, H, D]    f32 | bf16 */
+  const DLTensor* q;               /* [T, H, D]    f32 | bf16 | f16 */
   const DLTensor* kv_pages;        /* [P, page, D] as q; page: multiple of 4 */
   const DLTensor* block_table;     /* [B, maxp]    i32 | i64 */
   const DLTensor* query_start_loc; /* [B + 1]      i32 | i64 */

@@ -13,8 +13,8 @@ extern "C" {
 #endif
 
 /* Sizes of every op here unless it says otherwise: T >= 0, hc 1, 2 or 4, d a multiple of 8 from 8 to 32768. The
- * stream dtype is f32 or bf16; arithmetic is fp32. T = 0 writes nothing. A row's result depends on that row (and the
- * weights) alone, to the bit; NaN and infinity in a row stay in it.
+ * stream dtype is f32, bf16 or (where the backend's kernel takes it) f16; arithmetic is fp32. T = 0 writes nothing.
+ * A row's result depends on that row (and the weights) alone, to the bit; NaN and infinity in a row stay in it.
  *
  * rmsnorm(v, w, eps) = v / sqrt(mean(v^2) + eps) * w over d values, fp32, rounded once to the stream dtype. */
 
@@ -29,11 +29,11 @@ extern "C" {
  * hidden is [T, hc*d]: another width than d, 2d or 4d, or one that disagrees with out, is refused. */
 typedef struct dsv4_nextn_fuse_hidden_args {
   uint64_t struct_size;
-  const DLTensor* embeds;       /* [T, d]    f32 | bf16 */
+  const DLTensor* embeds;       /* [T, d]    f32 | bf16 | f16 */
   const DLTensor* hidden;       /* [T, hc*d] as embeds; stream-major */
   const DLTensor* enorm_weight; /* [d]       f32 | bf16 */
   const DLTensor* hnorm_weight; /* [d]       f32 | bf16 */
-  const DLTensor* e_proj;       /* [d, d]    f32 | bf16 | f8 e4m3 | i8; [out, in] */
+  const DLTensor* e_proj;       /* [d, d]    f32 | bf16 | f16 | f8 e4m3 | i8; [out, in] */
   const DLTensor* h_proj;       /* [d, d]    as e_proj */
   const DLTensor* e_proj_scale; /* e4m3: [ceil(d/128), ceil(d/128)] e8m0 | u8; i8: [d] f32; else NULL */
   const DLTensor* h_proj_scale; /* as e_proj_scale */
@@ -56,7 +56,7 @@ DSV4_API dsv4_status dsv4_nextn_fuse_hidden_workspace_size(const dsv4_nextn_fuse
  * and, if norm_weight is given, y = rmsnorm(y, norm_weight, rms_eps) of that rounded y. */
 typedef struct dsv4_mhc_pre_args {
   uint64_t struct_size;
-  const DLTensor* residual;    /* [T, hc, d]            f32 | bf16 */
+  const DLTensor* residual;    /* [T, hc, d]            f32 | bf16 | f16 */
   const DLTensor* fn;          /* [(2 + hc)*hc, hc*d]   f32 */
   const DLTensor* base;        /* [(2 + hc)*hc]         f32 */
   const DLTensor* scale;       /* [3]                   f32 */
@@ -78,7 +78,7 @@ DSV4_API dsv4_status dsv4_mhc_pre_workspace_size(const dsv4_mhc_pre_args* args, 
  * fp32 arithmetic, one rounding to the stream dtype. Any d >= 0. */
 typedef struct dsv4_mhc_post_args {
   uint64_t struct_size;
-  const DLTensor* y;        /* [T, d]      f32 | bf16 */
+  const DLTensor* y;        /* [T, d]      f32 | bf16 | f16 */
   const DLTensor* residual; /* [T, hc, d]  as y */
   const DLTensor* post;     /* [T, hc]     f32 */
   const DLTensor* comb;     /* [T, hc, hc] f32 */
@@ -90,7 +90,7 @@ DSV4_API dsv4_status dsv4_mhc_post(const dsv4_mhc_post_args* args, dsv4_stream s
  * that starts, on residual_out as rounded to the stream dtype. */
 typedef struct dsv4_mhc_post_pre_args {
   uint64_t struct_size;
-  const DLTensor* y;            /* [T, d]              f32 | bf16; output of the sub-layer that ends */
+  const DLTensor* y;            /* [T, d]              f32 | bf16 | f16; output of the sub-layer that ends */
   const DLTensor* residual;     /* [T, hc, d]          as y */
   const DLTensor* post;         /* [T, hc]             f32 */
   const DLTensor* comb;         /* [T, hc, hc]         f32 */
@@ -116,7 +116,7 @@ DSV4_API dsv4_status dsv4_mhc_post_pre_workspace_size(const dsv4_mhc_post_pre_ar
  * and, if norm_weight is given, y = rmsnorm(y, norm_weight, rms_eps) of that rounded y. */
 typedef struct dsv4_mhc_head_args {
   uint64_t struct_size;
-  const DLTensor* residual;    /* [T, hc, d]  f32 | bf16 */
+  const DLTensor* residual;    /* [T, hc, d]  f32 | bf16 | f16 */
   const DLTensor* fn;          /* [hc, hc*d]  f32 */
   const DLTensor* base;        /* [hc]        f32 */
   const DLTensor* scale;       /* [1]         f32 */

@@ -65,7 +65,7 @@ DSV4_API dsv4_status dsv4_assign_draft_slots(const dsv4_assign_draft_slots_args*
  * pages*page-1 before it writes; other backends skip them. */
 typedef struct dsv4_move_accepted_kv_args {
   uint64_t struct_size;
-  const DLTensor* kv_pages;  /* [pages, page, D] f32 | bf16; changed in place */
+  const DLTensor* kv_pages;  /* [pages, page, D] f32 | bf16 | f16; changed in place */
   const DLTensor* src_slots; /* [M] i64 */
   const DLTensor* dst_slots; /* [M] i64 */
   void* workspace;           /* M*D elements of the pool's dtype on the CPU; on devices see _workspace_size */

@@ -23,6 +23,7 @@
 namespace dsv4::ascend {
 
 bool add_kernel(OpId id, LaunchFn launch, WorkspaceFn workspace);
+bool add_float16(OpId id);
 
 // Writes "argument: expected RULE, got VALUE" and returns the status to give back.
 template <class... Values>
@@ -90,3 +91,6 @@ int32_t launch_with_scratch(const void* params, const Launch* l) {
   static const bool op##_added = ::dsv4::ascend::add_kernel(                                       \
       ::dsv4::kOp_##op, &::dsv4::ascend::launch_with_scratch<Params, launch_fn, workspace_size>,   \
       [](const void* p) { return workspace_size(*static_cast<const Params*>(p)); });
+// Says that the kernel of `op` takes float16 streams; without it the core refuses them.
+#define DSV4_ASCEND_FLOAT16(op) \
+  static const bool op##_float16_added = ::dsv4::ascend::add_float16(::dsv4::kOp_##op);

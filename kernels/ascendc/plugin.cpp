@@ -34,6 +34,10 @@ bool add_kernel(OpId id, LaunchFn launch, WorkspaceFn workspace) {
   return true;
 }
 
+bool add_float16(OpId id) {
+  return table().takes_f16[id] = true;
+}
+
 #if defined(ASCEND_EMU)
 int vector_cores() { return ascend_emu::vector_cores(); }
 int cube_cores() { return ascend_emu::cube_cores(); }

@@ -15,7 +15,7 @@ def q_norm_rope(q, cos_sin, positions, *, eps, out=None):
     Formula: DeepSeek-V4's query path after ``wq_b``.
 
     Args:
-        q: ``[T, H, D]`` float32 or bfloat16; may be a strided slice of a fused projection.
+        q: ``[T, H, D]`` float32, bfloat16 or float16; may be a strided slice of a fused projection.
         cos_sin: ``[max_pos, R]`` float32.
         positions: ``[T]`` int64. -1 marks padding: the row is not read, and its output is zero when the op
             allocates, untouched when ``out`` is given.
@@ -43,7 +43,7 @@ def swa_store_kv(kv, kv_norm_weight, cos_sin, positions, slots, kv_pages, *, eps
     Formula: DeepSeek-V4's kv path after ``wkv``; slot = page * page_size + offset.
 
     Args:
-        kv: ``[T, D]`` float32 or bfloat16; may be a strided slice of a fused projection.
+        kv: ``[T, D]`` float32, bfloat16 or float16; may be a strided slice of a fused projection.
         kv_norm_weight: ``[D]`` float32 or bfloat16.
         cos_sin: ``[max_pos, R]`` float32.
         positions: ``[T]`` int64, in [0, max_pos) where the slot is not -1.
@@ -71,7 +71,7 @@ def swa_paged_attention(q, kv_pages, block_table, query_start_loc, seq_lens, *, 
     DeepSeek-V4's window attention; C contract: include/dsv4spec/attention.h.
 
     Args:
-        q: ``[T, H, D]`` float32 or bfloat16.
+        q: ``[T, H, D]`` float32, bfloat16 or float16.
         kv_pages: ``[P, page, D]`` of q's dtype; page is a multiple of 4.
         block_table: ``[B, maxp]`` int32 or int64, page of every ``page`` logical positions. Only entries of visible
             keys are used; others may be -1.

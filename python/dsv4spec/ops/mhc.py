@@ -14,7 +14,7 @@ def nextn_fuse_hidden(embeds, hidden, enorm_weight, hnorm_weight, e_proj, h_proj
     products and sums are fp32, the two are added in fp32 and rounded once. Formula: DeepSeek-V4's MTP module.
 
     Args:
-        embeds: ``[T, d]`` float32 or bfloat16, embeddings of the *next* tokens; d a multiple of 8 up to 32768.
+        embeds: ``[T, d]`` float32, bfloat16 or float16, embeddings of the *next* tokens; d a multiple of 8 up to 32768.
         hidden: ``[T, hc*d]`` of that dtype, the state before the hc head; hc is 1, 2 or 4.
         enorm_weight, hnorm_weight: ``[d]`` float32 or bfloat16.
         e_proj, h_proj: ``[d, d]`` (out, in), both float32, bfloat16, float8_e4m3fn or int8.
@@ -53,7 +53,7 @@ def mhc_pre(residual, fn, base, scale, *, rms_eps, hc_eps, sinkhorn_iters, norm_
     fp32 arithmetic. Formula: DeepSeek-V4's manifold hyper-connections.
 
     Args:
-        residual: ``[T, hc, d]`` float32 or bfloat16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
+        residual: ``[T, hc, d]`` float32, bfloat16 or float16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
         fn: ``[(2+hc)*hc, hc*d]`` float32. base: ``[(2+hc)*hc]`` float32. scale: ``[3]`` float32.
         rms_eps: of the statistics of x and of the norm of y. hc_eps: see above. sinkhorn_iters: at least 1.
         norm_weight: ``[d]`` float32 or bfloat16 of the RMSNorm that follows, or None.
@@ -85,7 +85,7 @@ def mhc_post(y, residual, post, comb, *, out=None):
     Formula: DeepSeek-V4's mHC closing mix.
 
     Args:
-        y: ``[T, d]`` float32 or bfloat16, the sub-layer's output.
+        y: ``[T, d]`` float32, bfloat16 or float16, the sub-layer's output.
         residual: ``[T, hc, d]`` of y's dtype; hc is 1, 2 or 4.
         post: ``[T, hc]`` float32.
         comb: ``[T, hc, hc]`` float32.
@@ -139,7 +139,7 @@ def mhc_head(residual, fn, base, scale, *, rms_eps, hc_eps, norm_weight=None, ou
     Formula: DeepSeek-V4's hc head.
 
     Args:
-        residual: ``[T, hc, d]`` float32 or bfloat16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
+        residual: ``[T, hc, d]`` float32, bfloat16 or float16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
         fn: ``[hc, hc*d]`` float32. base: ``[hc]`` float32. scale: ``[1]`` float32.
         norm_weight: ``[d]`` float32 or bfloat16 of the final norm, or None.
         rms_eps, hc_eps: as in :func:`mhc_pre`.

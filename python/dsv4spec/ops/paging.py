@@ -69,7 +69,7 @@ def move_accepted_kv(kv_pages, src_slots, dst_slots):
     """``kv[dst_slots[m]] = kv[src_slots[m]]`` for all m at once: every source is read before any write.
 
     Args:
-        kv_pages: ``[P, page, D]`` float32 or bfloat16, changed in place.
+        kv_pages: ``[P, page, D]`` float32, bfloat16 or float16, changed in place.
         src_slots, dst_slots: ``[M]`` int64; a pair with -1 on either side is skipped. Destinations must be
             distinct.
 
