@@ -102,7 +102,7 @@ struct Core {
   uint32_t last_small_product = 0;         // of pipe M: the last Mmad whose results need a PipeBarrier<PIPE_M>
   Counters counters;
   std::vector<uint64_t> dirty_lines;       // of the data cache
-  uint64_t cache_emptied = 0;              // when all of it was invalidated
+  uint32_t cache_emptied = 0;              // when all of it was invalidated
   uint32_t marks_issued[kPipes], marks_done[kPipes];  // cross-core flags that went into a pipe, and out of it
 
   // ---- instructions: begin, touch what it reads and writes, submit
@@ -132,6 +132,7 @@ struct Core {
   bool knows(Pipe observer, Pipe pipe, uint32_t seq) const { return pipes[observer].know.own[pipe] >= seq; }
 
  private:
+  void report_unwritten(Space space, uint32_t first, uint32_t address, uint32_t bytes);
   void report_hazard(const char* kind, Space space, uint32_t address, Pipe other, uint32_t other_seq);
 };
 

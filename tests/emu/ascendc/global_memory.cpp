@@ -3,6 +3,7 @@
 #include "global_memory.h"
 
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "core.h"
@@ -14,30 +15,36 @@ constexpr uint64_t kLineBytes = 64;
 
 struct Record {
   uint64_t mask;  // bytes of the line
-  uint64_t time;
-  uint32_t seq;
+  uint32_t time, seq;
   uint16_t core;
   uint8_t pipe;
   bool write, atomic;  // atomic writes need no order among themselves
 };
 struct Cached {    // a line in the data cache of a core's scalar unit
-  uint64_t since;  // 0: it is not there
+  uint32_t since;  // 0: it is not there
   uint64_t dirty;  // bytes that SetValue left there
   uint32_t core;
+};
+struct Rest {      // what few lines need
+  std::vector<Record> more;
+  std::vector<Cached> cached;
 };
 struct Line {
   uint64_t key = 0;  // address / 64 + 1; 0: free
   uint32_t launch = 0;
   uint32_t count = 0;
   Record few[3];
-  std::vector<Record> more;
-  std::vector<Cached> cached;
+  std::unique_ptr<Rest> rest;
 
-  Record& at(uint32_t i) { return i < 3 ? few[i] : more[i - 3]; }
+  Record& at(uint32_t i) { return i < 3 ? few[i] : rest->more[i - 3]; }
   void add(const Record& r) {
-    if (count < 3) few[count] = r;
-    else if (count - 3 < more.size()) more[count - 3] = r;
-    else more.push_back(r);
+    if (count < 3) {
+      few[count++] = r;
+      return;
+    }
+    if (!rest) rest = std::make_unique<Rest>();
+    if (count == 3) rest->more.clear();
+    rest->more.push_back(r);
     ++count;
   }
 };
@@ -58,11 +65,12 @@ struct Lines {
       }
       ++used;
       line.key = key, line.launch = launch, line.count = 0;
-      line.cached.clear();
+      if (line.rest) line.rest->cached.clear();
       return line;
     }
   }
-  size_t hash(uint64_t key) const { return (key * 0x9e3779b97f4a7c15ull >> 20) & (table.size() - 1); }
+  // Neighbours stay neighbours.
+  size_t hash(uint64_t key) const { return (key + (key >> 12) * 0x9e3779b97f4a7c15ull) & (table.size() - 1); }
   void grow() {
     std::vector<Line> old = std::move(table);
     table = std::vector<Line>(old.size() * 4);
@@ -78,13 +86,14 @@ Lines& lines() {
   static Lines l;
   return l;
 }
-uint64_t g_time = 0;  // of accesses, in the order of issue
+uint32_t g_time = 0;  // of accesses, in the order of issue
 
 Cached& cached_by(Line& line, uint32_t core_index) {
-  for (Cached& c : line.cached)
+  if (!line.rest) line.rest = std::make_unique<Rest>();
+  for (Cached& c : line.rest->cached)
     if (c.core == core_index) return c;
-  line.cached.push_back({0, 0, core_index});
-  return line.cached.back();
+  line.rest->cached.push_back({0, 0, core_index});
+  return line.rest->cached.back();
 }
 
 bool ordered(const Record& r) {
@@ -112,9 +121,10 @@ std::string core_name(const Core& c) {
 // Rule 11: what stands in a data cache, and in nobody else's sight.
 void check_caches(Line& line, uint64_t mask, bool write, const void* address) {
   const bool scalar = core->op_pipe == kS;
+  if (!line.rest || line.rest->cached.empty()) return;
   const char* problem = nullptr;
   const Core* other = core;
-  for (const Cached& c : line.cached) {
+  for (const Cached& c : line.rest->cached) {
     if (!c.dirty || (scalar && c.core == core->index)) continue;
     if (!write && !(c.dirty & mask)) continue;
     problem = write && scalar ? "two cores write to one line of 64 bytes: the other is"

@@ -55,7 +55,7 @@ std::string where(const void* pc) {
   return source.empty() ? "" : " at " + source;
 }
 
-void Core::report_hazard(const char* kind, Space space, uint32_t address, Pipe other, uint32_t other_seq) {
+__attribute__((cold)) void Core::report_hazard(const char* kind, Space space, uint32_t address, Pipe other, uint32_t other_seq) {
   if (hazard_reported) return;  // one an instruction
   hazard_reported = true;
   const OpInfo& earlier = pipes[other].log[other_seq];
@@ -69,6 +69,15 @@ void Core::report_hazard(const char* kind, Space space, uint32_t address, Pipe o
                        " [" + launched.kernel + ", " + (vector ? "vector" : "cube") + " core " +
                        std::to_string(block) + "]";
   add_report(report);
+}
+
+__attribute__((cold)) void Core::report_unwritten(Space space, uint32_t first, uint32_t address, uint32_t bytes) {
+  if (hazard_reported) return;
+  hazard_reported = true;
+  add_report("rule 18 (" + std::string(rule_name(18)) + "): " + op_name + " reads " + kSpaceNames[space] + "+" +
+             std::to_string(first) + ", byte " + std::to_string(first - address) + " of " + std::to_string(bytes) +
+             ", which nothing has written" + where(op_pc) + " [" + launched.kernel + ", " +
+             (vector ? "vector" : "cube") + " core " + std::to_string(block) + "]");
 }
 
 void Core::touch(Space space, uint32_t address, uint32_t bytes, bool write, bool must_be_written) {
@@ -91,14 +100,8 @@ void Core::touch(Space space, uint32_t address, uint32_t bytes, bool write, bool
       report_hazard(write ? "write after write" : "read after write", space, b * kBlockBytes,
                     static_cast<Pipe>(s.write_pipe), s.write_seq);
     if (!write) {
-      if (must_be_written && (s.written & bits) != bits && !hazard_reported) {
-        const uint32_t first = b * kBlockBytes + static_cast<uint32_t>(__builtin_ctz(~s.written & bits));
-        hazard_reported = true;
-        add_report("rule 18 (" + std::string(rule_name(18)) + "): " + op_name + " reads " + kSpaceNames[space] + "+" +
-                   std::to_string(first) + ", byte " + std::to_string(first - address) + " of " +
-                   std::to_string(bytes) + ", which nothing has written" + where(op_pc) + " [" + launched.kernel +
-                   ", " + (vector ? "vector" : "cube") + " core " + std::to_string(block) + "]");
-      }
+      if (must_be_written && (s.written & bits) != bits)
+        report_unwritten(space, b * kBlockBytes + static_cast<uint32_t>(__builtin_ctz(~s.written & bits)), address, bytes);
       s.read_seq[op_pipe] = seq;
       s.readers |= static_cast<uint8_t>(1u << op_pipe);
       continue;

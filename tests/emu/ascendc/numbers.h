@@ -37,7 +37,9 @@ inline uint32_t round_bits(uint32_t x, int bits, int mode) {
 inline float to_float(float x) { return x; }
 inline uint16_t bf16_bits(float x, int mode) {
   const uint32_t u = bit_cast<uint32_t>(x);
-  if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(u >> 16 | 0x40);
+  const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+  if (mode == kRint) return static_cast<uint16_t>(nan ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
+  if (nan) return static_cast<uint16_t>(u >> 16 | 0x40);
   return static_cast<uint16_t>(round_bits(u, 16, mode) >> 16);
 }
 inline float bf16_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
