@@ -17,7 +17,6 @@ NO_KERNEL: dict[str, frozenset[str]] = {
         "compress_kv",
         "lightning_index",
         "moe_experts",
-        "nextn_fuse_hidden",
         "sparse_paged_attention",
         "swa_paged_attention",
         "verify_tree_sampling",

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// nextn_fuse_hidden on groups of a cube core and two vector cores: chunks of tokens, tiles of channels, scratch.
+#include "../launch.h"
+#include "../nextn_fuse_hidden_tiling.h"
+
+#define DSV4_FUSE_DECLARE(name)                                                                             \
+  DSV4_ASCEND_DECLARE(dsv4_nextn_fuse_hidden_##name, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,  \
+                      GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, NextnFuseHiddenTiling)
+DSV4_FUSE_DECLARE(bf16_bf16);
+DSV4_FUSE_DECLARE(bf16_f32);
+DSV4_FUSE_DECLARE(bf16_i8);
+DSV4_FUSE_DECLARE(bf16_e4m3);
+DSV4_FUSE_DECLARE(f32_f32);
+DSV4_FUSE_DECLARE(f32_bf16);
+DSV4_FUSE_DECLARE(f32_i8);
+DSV4_FUSE_DECLARE(f32_e4m3);
+
+namespace dsv4::ascend {
+namespace {
+
+constexpr int64_t kRowStride = 65535;    // the largest that DataCopy with Nd2NzParams takes
+constexpr int64_t kL0C = 128 * 1024, kMostColumns = 256, kMostRows = 128;
+constexpr int64_t kRingRow = 512;        // bytes of k in a tile
+
+struct Plan {
+  NextnFuseHiddenTiling tiling{};
+  bool decoded;
+  int64_t blocks;
+  uint64_t bytes;
+
+  explicit Plan(const NextnFuseHiddenParams& p) {
+    const bool floats = p.embeds.dtype == kF32 || p.e_proj.dtype == kF32;
+    decoded = p.e_proj.dtype != (floats ? kF32 : kBF16);
+    const int64_t element = floats ? 4 : 2, cores = cube_cores();
+    const int64_t most = kMostRows / p.hc > 64 ? 64 : kMostRows / p.hc, rounded = round_up<int64_t>(p.T, 16);
+    const int64_t chunk = rounded < most ? rounded : most, chunks = ceil_div(p.T, chunk);
+    // As many channels as give every core a tile, and as L0C and L0B hold.
+    const int64_t held = kL0C / 4 / (chunk * (1 + p.hc)) / 16 * 16, wanted = round_up<int64_t>(ceil_div(p.d, cores), 16);
+    int64_t tile = held < kMostColumns ? held : kMostColumns;
+    tile = wanted < tile ? wanted : tile;
+    const int64_t tiles = ceil_div(p.d, tile), units = tiles * chunks;
+    blocks = units < cores ? units : cores;
+
+    NextnFuseHiddenTiling& v = tiling;
+    v.embeds_t = p.embeds.stride[0], v.hidden_t = p.hidden.stride[0];
+    v.out_t = p.out.stride[0], v.out_i = p.out.stride[1];
+    v.weight_n[0] = p.e_proj.stride[0], v.weight_n[1] = p.h_proj.stride[0];
+    if (p.e_proj.dtype == kF8E4M3) v.scale_n[0] = p.e_proj_scale.stride[0], v.scale_n[1] = p.h_proj_scale.stride[0];
+    v.T = static_cast<int32_t>(p.T), v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d);
+    v.pitch = static_cast<int32_t>(round_up<int64_t>(p.d, 16));
+    v.e_rows = static_cast<int32_t>(rounded), v.h_rows = static_cast<int32_t>(round_up<int64_t>(p.T * p.hc, 16));
+    v.chunk = static_cast<int32_t>(chunk), v.chunks = static_cast<int32_t>(chunks);
+    v.tile = static_cast<int32_t>(tile), v.tiles = static_cast<int32_t>(tiles);
+    v.norm_f32[0] = p.enorm_weight.dtype == kF32, v.norm_f32[1] = p.hnorm_weight.dtype == kF32;
+    v.eps = static_cast<float>(p.eps), v.mean = 1.f / static_cast<float>(p.d);
+    v.ring_at = round_up<int64_t>((int64_t{v.e_rows} + v.h_rows) * v.pitch * element, 512);
+    v.sums_at = v.ring_at + (decoded ? blocks * 2 * tile * kRingRow : 0);
+    bytes = static_cast<uint64_t>(v.sums_at + blocks * chunk * (1 + p.hc) * tile * 4);
+  }
+};
+
+uint64_t workspace_size(const NextnFuseHiddenParams& p) { return Plan(p).bytes; }
+
+int32_t launch(const NextnFuseHiddenParams& p, const Launch& l) {
+  if (p.T == 0) return DSV4_OK;
+  const Plan plan(p);
+  for (int side = 0; !plan.decoded && side < 2; ++side)
+    if (plan.tiling.weight_n[side] > kRowStride)
+      return refuse(l, "%s: expected rows at most %lld elements apart, got %lld", side ? "h_proj" : "e_proj",
+                    static_cast<long long>(kRowStride), static_cast<long long>(plan.tiling.weight_n[side]));
+#define DSV4_FUSE_LAUNCH(name)                                                                                      \
+  return DSV4_ASCEND_LAUNCH(dsv4_nextn_fuse_hidden_##name, plan.blocks, l, address(p.embeds), address(p.hidden),    \
+                            address(p.enorm_weight), address(p.hnorm_weight), address(p.e_proj), address(p.h_proj), \
+                            address(p.e_proj_scale), address(p.h_proj_scale), address(p.out), workspace_of(l), plan.tiling)
+  if (p.embeds.dtype == kF32) switch (p.e_proj.dtype) {
+    case kF32: DSV4_FUSE_LAUNCH(f32_f32);
+    case kBF16: DSV4_FUSE_LAUNCH(f32_bf16);
+    case kI8: DSV4_FUSE_LAUNCH(f32_i8);
+    default: DSV4_FUSE_LAUNCH(f32_e4m3);
+  }
+  switch (p.e_proj.dtype) {
+    case kF32: DSV4_FUSE_LAUNCH(bf16_f32);
+    case kBF16: DSV4_FUSE_LAUNCH(bf16_bf16);
+    case kI8: DSV4_FUSE_LAUNCH(bf16_i8);
+    default: DSV4_FUSE_LAUNCH(bf16_e4m3);
+  }
+#undef DSV4_FUSE_LAUNCH
+}
+
+}  // namespace
+DSV4_ASCEND_KERNEL_WITH_WORKSPACE(nextn_fuse_hidden, NextnFuseHiddenParams, launch, workspace_size)
+}  // namespace dsv4::ascend
