@@ -50,8 +50,9 @@ function(dsv4_find_nvcc result why version)
   set(${result} "${candidate}" PARENT_SCOPE)
 endfunction()
 
-# The same for CANN: the toolkit folder that set_env.sh names, with its compiler.
-function(dsv4_find_cann result why version)
+# The same for CANN: the toolkit folder that set_env.sh names, with its compiler. No other place is looked at: not /etc,
+# not /usr/local, not PATH.
+function(dsv4_find_cann result why version compiler)
   set(${result} "" PARENT_SCOPE)
   unset(candidate)
   set(${version} "of unknown version" PARENT_SCOPE)
@@ -83,6 +84,7 @@ function(dsv4_find_cann result why version)
     endif()
   endforeach()
   set(${result} "${home}" PARENT_SCOPE)
+  set(${compiler} "${candidate}" PARENT_SCOPE)
 endfunction()
 
 # dsv4_backend(NAME cuda OPTION DSV4SPEC_CUDA FOLDER kernels/cuda TOOL nvcc FOUND path WHY text VERSION v ADVICE text)
@@ -120,7 +122,7 @@ set(DSV4_CUDA_COMPILER "${nvcc}")
 dsv4_backend(NAME cuda OPTION DSV4SPEC_CUDA FOLDER kernels/cuda TOOL nvcc FOUND "${nvcc}" WHY "${nvcc_why}"
   VERSION "${nvcc_version}" ADVICE "Set CUDA_HOME to a CUDA toolkit, or CUDACXX to its nvcc.")
 if(NOT DSV4SPEC_ASCEND STREQUAL "OFF")
-  dsv4_find_cann(cann cann_why cann_version)
+  dsv4_find_cann(cann cann_why cann_version DSV4_ASCEND_COMPILER)
 endif()
 set(DSV4_ASCEND_HOME "${cann}")
 dsv4_backend(NAME npu OPTION DSV4SPEC_ASCEND FOLDER kernels/ascendc TOOL CANN FOUND "${cann}" WHY "${cann_why}"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A backend "cuda" for tests on machines without a GPU: one op, whose launch writes down what surrounds it.
+// A backend "cuda" or "npu" (NAME, DEVICE) for tests on machines without one: one op, whose launch writes down what surrounds it.
 #include <cstring>
 
 #include "backend.h"
@@ -9,7 +9,7 @@ namespace {
 dsv4::Launch g_launch{};
 
 dsv4::BackendTable make_table() {
-  dsv4::BackendTable t{dsv4::kPluginAbi, dsv4::kOpCount, "cuda", SOURCE_HASH, "a test", "none", kDLCUDA, nullptr, {}, {}};
+  dsv4::BackendTable t{dsv4::kPluginAbi, dsv4::kOpCount, NAME, SOURCE_HASH, "a test", "none", DEVICE, nullptr, {}, {}};
   t.launch[dsv4::kOp_mhc_pre] = [](const void*, const dsv4::Launch* l) -> int32_t {
     g_launch = *l;
     std::memset(l->workspace, 7, 640);  // it is memory that can be written

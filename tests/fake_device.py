@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that say they are on a GPU, while their memory is the CPU's: of a library with the DLPack C exchange API (as
+"""Tensors that say they are on a GPU (or, with ``kind`` NPU, on one of those), while their memory is the CPU's: of a library with the DLPack C exchange API (as
 torch has it), and of a stand-in for CuPy. For tests of the way from a tensor to a launch; no kernel may touch them."""
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import types
 
 import torch
 
-CUDA, DEVICE_ID = 2, 3
+CUDA, NPU, DEVICE_ID = 2, 12, 3
+kind = CUDA
 DEVICE_AT = 8  # of the device in a DLTensor, whose data pointer comes first
 python = ctypes.pythonapi
 python.PyCapsule_GetPointer.restype = ctypes.c_void_p
@@ -21,7 +22,7 @@ python.PyCapsule_New.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void
 
 
 def _move(dl_tensor: int) -> None:
-    (ctypes.c_int32 * 2).from_address(dl_tensor + DEVICE_AT)[:] = CUDA, DEVICE_ID
+    (ctypes.c_int32 * 2).from_address(dl_tensor + DEVICE_AT)[:] = kind, DEVICE_ID
 
 
 # ------------------------------------------------------------------------------------------ the C exchange API
@@ -70,7 +71,7 @@ class Array:
         self.inner = inner
 
     def __dlpack_device__(self):
-        return CUDA, DEVICE_ID
+        return kind, DEVICE_ID
 
     def __dlpack__(self, *, stream=None, max_version=None):
         self.asked.append(stream)

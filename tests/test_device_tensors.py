@@ -5,6 +5,7 @@ is tested on a GPU, in test_cuda_gpu.py."""
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import dsv4spec
 import pytest
@@ -41,23 +42,27 @@ def seen():
 """
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory) -> Path:
-    """A copy of the package with the test's own backend "cuda"."""
+def _package(folder: Path, name: str, device: str) -> Path:
+    """A copy of the package with the test's own backend ``name``."""
     compiler = shutil.which("c++") or shutil.which("g++")
     if not compiler:
         pytest.skip("gate: no C++ compiler")
-    skip = shutil.ignore_patterns("__pycache__", "*.safetensors", "*cuda*")
-    folder = Path(shutil.copytree(PACKAGE, tmp_path_factory.mktemp("fake") / "dsv4spec", ignore=skip))
+    skip = shutil.ignore_patterns("__pycache__", "*.safetensors", "*cuda*", "*_emu*")
+    folder = Path(shutil.copytree(PACKAGE, folder / "dsv4spec", ignore=skip))
     result = run(compiler, "-std=c++17", "-shared", "-fPIC", f"-I{ROOT}/csrc", f"-I{ROOT}/include",
-                 f'-DSOURCE_HASH="{_C.source_hash}"', ROOT / "tests" / "fake_cuda.cpp", "-o",
-                 folder / "lib" / "libdsv4spec_cuda.so")
+                 f'-DSOURCE_HASH="{_C.source_hash}"', f'-DNAME="{name}"', f"-DDEVICE={device}",
+                 ROOT / "tests" / "fake_cuda.cpp", "-o", folder / "lib" / f"libdsv4spec_{name}.so")
     assert result.returncode == 0, result.stdout
     return folder
 
 
-def python(package, code):
-    head = f"TESTS, PLUGIN = {str(ROOT / 'tests')!r}, {str(package / 'lib' / 'libdsv4spec_cuda.so')!r}\n"
+@pytest.fixture(scope="module")
+def package(tmp_path_factory) -> Path:
+    return _package(tmp_path_factory.mktemp("fake"), "cuda", "kDLCUDA")
+
+
+def python(package, code, backend="cuda"):
+    head = f"TESTS, PLUGIN = {str(ROOT / 'tests')!r}, {str(package / 'lib' / f'libdsv4spec_{backend}.so')!r}\n"
     result = run(sys.executable, "-c", head + SETUP + code, cwd="/", PYTHONPATH=package.parent, DSV4SPEC_BACKEND=None)
     return result.returncode, result.stdout
 
@@ -118,3 +123,39 @@ for backend, wrap in (("cuda", lambda t: t), ("cpu", fake.Tensor)):
 def test_scratch_of_torch_is_its_own_allocation():
     owner, address = _device.scratch(torch.ones(3), 640)
     assert owner.numel() == 640 and owner.dtype == torch.uint8 and address == owner.data_ptr() and address % 64 == 0
+
+
+# ------------------------------------------------------------------------------------------------------------ NPU
+def test_a22_an_npu_is_never_launched_on_past_its_queue(tmp_path):
+    """The stream of NPU tensors comes from ops._device, which empties torch_npu's queue; not from the exchange API."""
+    code, text = python(_package(tmp_path, "npu", "kDLExtDev"), """
+from dsv4spec.ops import _device
+fake.kind = fake.NPU
+memory = torch.empty(640, dtype=torch.uint8)
+_device.scratch = lambda tensor, size: (memory, memory.data_ptr())
+try: pre(fake.Tensor)
+except ValueError as e: print(e)
+_device.stream_of = lambda tensor: 0x7170
+launch = pre(fake.Tensor)
+assert (launch.stream, launch.device) == (0x7170, 3)
+""", backend="npu")
+    assert code == 0, text
+    assert text.startswith("mhc_pre: residual: expected a tensor of torch or CuPy, got Tensor of fake_device, whose")
+
+
+def test_the_queue_of_torch_npu_is_emptied_when_its_stream_is_asked_for(monkeypatch):
+    asked = []
+
+    class Stream:
+        @property
+        def npu_stream(self):
+            asked.append("empty the queue")
+            return 0x7170
+
+    def current_stream(device):
+        asked.append(device)
+        return Stream()
+
+    monkeypatch.setattr(torch, "npu", SimpleNamespace(current_stream=current_stream), raising=False)
+    tensor = torch.ones(1)
+    assert _device.stream_of(tensor) == 0x7170 and asked == [tensor.device, "empty the queue"]

@@ -10,7 +10,16 @@ import sys
 
 
 def stream_of(tensor) -> int:
-    """The handle of the stream that ``tensor``'s library now works on; torch tensors tell it themselves, by DLPack."""
+    """The handle of the stream that ``tensor``'s library now works on. torch's CUDA tensors tell it themselves, by DLPack;
+    its NPU tensors are asked here.
+
+    torch_npu launches from a queue that a thread of its own works off (TASK_QUEUE_ENABLE), so that a launch which goes
+    straight to the stream could overtake what was called before it. ``npu_stream`` of a stream first waits until that
+    queue is empty (for the host's launches, not for the device): all that was called before lies on the stream then,
+    and all that is called later goes behind."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor):
+        return torch.npu.current_stream(tensor.device).npu_stream
     cupy = _cupy(tensor)
     with tensor.device:
         return cupy.cuda.get_current_stream().ptr

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# What a CANN toolkit offers, and for which NPU to build. Nothing is guessed: an answer comes from the toolkit that
+# ASCEND_HOME_PATH names or from the user, else there is one sentence of advice.
+
+# dsv4_ascend_way(HOME WAY FOLDER WHY): WAY is "asc" (CMake's language ASC, compiled by bisheng) where the toolkit has
+# asc-config.cmake, else "ascendc_library" (CANN 8's ascendc.cmake), with the FOLDER of that file; else WHY not.
+function(dsv4_ascend_way home way folder why)
+  set(${way} "" PARENT_SCOPE)
+  set(target "${home}/${CMAKE_SYSTEM_PROCESSOR}-linux")
+  set(looked "")
+  foreach(candidate "${target}/lib64/cmake" "${home}/lib64/cmake" "${target}/tikcpp/ascendc_kernel_cmake"
+          "${home}/compiler/tikcpp/ascendc_kernel_cmake")
+    if(EXISTS "${candidate}/asc-config.cmake")
+      set(${way} "asc" PARENT_SCOPE)
+      set(${folder} "${candidate}" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND looked "${candidate}")
+  endforeach()
+  foreach(candidate "${home}/tools/tikcpp/ascendc_kernel_cmake" "${home}/compiler/tikcpp/ascendc_kernel_cmake"
+          "${home}/ascendc_devkit/tikcpp/samples/cmake")
+    if(EXISTS "${candidate}/ascendc.cmake")
+      set(${way} "ascendc_library" PARENT_SCOPE)
+      set(${folder} "${candidate}" PARENT_SCOPE)
+      return()
+    endif()
+    list(APPEND looked "${candidate}")
+  endforeach()
+  list(REMOVE_DUPLICATES looked)
+  list(JOIN looked ", " looked)
+  set(${why} "no asc-config.cmake and no ascendc.cmake in ${home} (looked at ${looked})" PARENT_SCOPE)
+endfunction()
+
+# The chips of architecture dav-2201 (Atlas A2 and A3), by the names that CANN's SOC_VERSION has for them.
+set(DSV4_ASCEND_SOCS Ascend910B1 Ascend910B2 Ascend910B2C Ascend910B3 Ascend910B4 Ascend910B4-1 Ascend910_9391
+  Ascend910_9381 Ascend910_9372 Ascend910_9392 Ascend910_9382 Ascend910_9362)
+
+# dsv4_ascend_soc(SOC WHY): SOC_VERSION of the command line, then of the environment, then what npu-smi says of an A2.
+function(dsv4_ascend_soc soc why)
+  set(${soc} "" PARENT_SCOPE)
+  list(JOIN DSV4_ASCEND_SOCS ", " names)
+  set(from "SOC_VERSION")
+  set(wanted "${SOC_VERSION}")
+  if(NOT wanted)
+    set(wanted "$ENV{SOC_VERSION}")
+  endif()
+  if(NOT wanted)
+    find_program(smi npu-smi NO_CACHE)
+    if(smi)
+      execute_process(COMMAND "${smi}" info RESULT_VARIABLE failed OUTPUT_VARIABLE out ERROR_QUIET)
+      if(NOT failed AND out MATCHES "[ |](910B[0-9]C?(-[0-9])?)[ |]")
+        set(wanted "Ascend${CMAKE_MATCH_1}")
+        set(from "npu-smi info")
+      endif()
+    endif()
+  endif()
+  if(NOT wanted)
+    set(${why} "SOC_VERSION is not set and npu-smi names no chip: set SOC_VERSION to one of ${names}" PARENT_SCOPE)
+    return()
+  endif()
+  string(TOLOWER "${wanted}" lower)
+  foreach(name IN LISTS DSV4_ASCEND_SOCS)
+    string(TOLOWER "${name}" known)
+    if(lower STREQUAL known)
+      set(${soc} "${name}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  set(${why} "${from}: expected one of ${names}, got ${wanted}" PARENT_SCOPE)
+endfunction()
