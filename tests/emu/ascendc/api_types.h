@@ -25,8 +25,9 @@ enum KernelMetaType {
 #define KERNEL_TASK_TYPE_DEFAULT(type) \
   ::ascend_emu::set_kernel_type(static_cast<::ascend_emu::KernelType>(static_cast<int>(type) + 1))
 
-#define ASCEND_IS_AIV (::ascend_emu::on_vector_core())
-#define ASCEND_IS_AIC (!::ascend_emu::on_vector_core())
+// Written without parentheses, `if ASCEND_IS_AIV { }`: the toolkit's hold the constexpr of an if.
+#define ASCEND_IS_AIV (const bool emu_vector_core = ::ascend_emu::on_vector_core(); emu_vector_core)
+#define ASCEND_IS_AIC (const bool emu_cube_core = !::ascend_emu::on_vector_core(); emu_cube_core)
 
 namespace AscendC {
 

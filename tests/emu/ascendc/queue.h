@@ -78,7 +78,7 @@ class TQueBind {
     tensor = LocalTensor<T>(ascend_emu::queue_pop(state_));
   }
   template <class T>
-  ASCEND_EMU_API void FreeTensor(const LocalTensor<T>& tensor) {
+  ASCEND_EMU_API void FreeTensor(LocalTensor<T>& tensor) {
     ascend_emu::queue_free(state_, tensor.emu_slice());
   }
   bool HasTensorInQue() const { return state_.queued > 0; }

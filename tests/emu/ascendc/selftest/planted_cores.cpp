@@ -68,7 +68,7 @@ SELFTEST(cross_count, MIX_AIV_1_0, g) {
 }
 // A cube core between its two vector cores: they hand over to it and wait for it.
 SELFTEST(mixed_groups, MIX_AIC_1_2, g) {
-  if (ASCEND_IS_AIC) {
+  if ASCEND_IS_AIC {
     CrossCoreWaitFlag(1);
     CrossCoreSetFlag<2, PIPE_FIX>(2);
     return;
@@ -83,7 +83,9 @@ SELFTEST(mixed_groups, MIX_AIC_1_2, g) {
   });
 }
 SELFTEST(vector_on_cube, MIX_AIC_1_1, g) {
-  if (ASCEND_IS_AIC && !g.plant) return;
+  if ASCEND_IS_AIC {
+    if (!g.plant) return;
+  }
   TPipe pipe;
   TBuf<TPosition::VECCALC> b;
   pipe.InitBuffer(b, 256);

@@ -85,7 +85,10 @@ SELFTEST(queue_depth, AIV_ONLY, g) {
   const auto run = [](auto& q) {
     q.EnQue(q.template AllocTensor<float>());
     q.EnQue(q.template AllocTensor<float>());
-    for (int i = 0; i < 2; ++i) q.FreeTensor(q.template DeQue<float>());
+    for (int i = 0; i < 2; ++i) {
+      auto t = q.template DeQue<float>();
+      q.FreeTensor(t);
+    }
   };
   g.plant ? run(one) : run(two);
 }
@@ -121,7 +124,9 @@ SELFTEST(queue_left, AIV_ONLY, g) {
   TQue<TPosition::VECIN, 1> q;
   pipe.InitBuffer(q, 1, 256);
   q.EnQue(q.AllocTensor<float>());
-  if (!g.plant) q.FreeTensor(q.DeQue<float>());
+  if (g.plant) return;
+  auto t = q.DeQue<float>();
+  q.FreeTensor(t);
 }
 SELFTEST(queue_buffers, AIV_ONLY, g) {
   TPipe pipe;

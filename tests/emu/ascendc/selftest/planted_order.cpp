@@ -163,7 +163,8 @@ SELFTEST(event_of_queue, AIV_ONLY, g) {  // a queue holds id 0 of V_MTE2 while i
   TPipe pipe;
   TQue<TPosition::VECIN, 1> q;
   pipe.InitBuffer(q, 1, 256);
-  q.FreeTensor(q.AllocTensor<float>());
+  auto t = q.AllocTensor<float>();
+  q.FreeTensor(t);
   const TEventID id = g.plant ? TEventID(EVENT_ID0) : GetTPipePtr()->FetchEventID(HardEvent::V_MTE2);
   SetFlag<HardEvent::V_MTE2>(id);
   WaitFlag<HardEvent::V_MTE2>(id);

@@ -329,7 +329,7 @@ SELFTEST(do_mask_register, AIV_ONLY, g) {
   k.store(d);
 }
 SELFTEST(do_blocks, MIX_AIC_1_2, g) {  // who is who
-  if (ASCEND_IS_AIC) return;
+  if ASCEND_IS_AIC return;
   Bench k(g);
   auto w = k.w<int32_t>();
   Duplicate(w, static_cast<int32_t>(GetBlockNum() * 10000 + GetSubBlockIdx() * 100 + GetBlockIdx()), 16);
