@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launch 2 of mhc_pre, mhc_post_pre and mhc_head, the cores that make y. From the partial sums: the weights of a group
-// of 8 tokens; then row by row y = sum_i w[i] * x[i], rounded to the stream dtype, and the norm of that. A row of y
-// stays in the buffer until it is done; x passes through it in tiles of `width` channels, once.
+// Launch 2 of mhc_pre, mhc_post_pre and mhc_head, the cores that make y. From the partial sums: the weights
+// of a group of 8 tokens; then row by row y = sum_i w[i] * x[i], rounded to the stream dtype, and the norm of
+// that. A row of y stays in the buffer until it is done; x passes through it in tiles of `width` channels,
+// once.
 #pragma once
 #include "mhc_tiling.h"
 #include "mhc_vector.h"
@@ -43,8 +44,9 @@ __aicore__ inline void load_site(Queue& queue, const LocalTensor<float>& blocks,
 
 // The first `rows` sums of a group's tokens, [row][8 tokens], into `total`.
 template <class Queue>
-__aicore__ inline void load_sums(Queue& queue, const LocalTensor<float>& total, const GlobalTensor<float>& partial,
-                                 int64_t group, int32_t rows, const MhcFinishTiling& v) {
+__aicore__ inline void load_sums(Queue& queue, const LocalTensor<float>& total,
+                                 const GlobalTensor<float>& partial, int64_t group, int32_t rows,
+                                 const MhcFinishTiling& v) {
   const int32_t size = rows * kMhcGroup, whole = (1 + v.columns) * kMhcGroup;
   for (int32_t s = 0; s < v.slices; s += kMhcAtOnce) {
     const int32_t n = min_of(v.slices - s, kMhcAtOnce);
@@ -53,8 +55,10 @@ __aicore__ inline void load_sums(Queue& queue, const LocalTensor<float>& total, 
     queue.EnQue(part);
     part = queue.template DeQue<float>();
     fold(part, n, size);
-    if (s == 0) Adds(total, part, 0.f, size);
-    else Add(total, total, part, size);
+    if (s == 0)
+      Adds(total, part, 0.f, size);
+    else
+      Add(total, total, part, size);
     ordered();
     queue.FreeTensor(part);
   }
@@ -64,8 +68,8 @@ template <class T>
 class MhcJoin {
  public:
   __aicore__ inline MhcJoin(const MhcFinishTiling& tiling) : v(tiling) {}
-  __aicore__ inline void init(TPipe* pipe, GM_ADDR residual, GM_ADDR partial, GM_ADDR base, GM_ADDR scale, GM_ADDR norm,
-                              GM_ADDR y, int32_t scales) {
+  __aicore__ inline void init(TPipe* pipe, GM_ADDR residual, GM_ADDR partial, GM_ADDR base, GM_ADDR scale,
+                              GM_ADDR norm, GM_ADDR y, int32_t scales) {
     residual_ = global<T>(residual), partial_ = global<float>(partial), y_ = global<T>(y), norm_ = norm;
     pipe->InitBuffer(sum_queue_, 2, kMhcAtOnce * fold_pitch((1 + v.hc) * kMhcGroup) * sizeof(float));
     pipe->InitBuffer(x_queue_, 2, v.hc * v.width * sizeof(T));
@@ -95,8 +99,8 @@ class MhcJoin {
  private:
   // floats in small_
   static constexpr int32_t kOnes = 0, kSite = 64, kTotal = kSite + kMhcSiteBlocks * 8, kWeights = kTotal + 64,
-                           kSquares = kWeights + 256, kTops = kSquares + 512, kTop = kTops + 64, kFactor = kTop + 64,
-                           kSmall = kFactor + 64;
+                           kSquares = kWeights + 256, kTops = kSquares + 512, kTop = kTops + 64,
+                           kFactor = kTop + 64, kSmall = kFactor + 64;
   __aicore__ inline LocalTensor<float> at(int32_t offset) { return small_.Get<float>()[offset]; }
 
   // The weights of a group's tokens as blocks [stream][token].
@@ -193,8 +197,10 @@ class MhcJoin {
   }
   __aicore__ inline void scale(const LocalTensor<T>& y, int32_t channel, int32_t n) {
     LocalTensor<float> norm = norm_floats_.Get<float>(), x = row_.Get<float>();
-    if (v.norm_kept) norm = norm[channel];
-    else load_norm(norm, channel);
+    if (v.norm_kept)
+      norm = norm[channel];
+    else
+      load_norm(norm, channel);
     if constexpr (is_float<T>) {
       x = y;
     } else {
@@ -213,9 +219,12 @@ class MhcJoin {
 
   __aicore__ inline void load_norm(const LocalTensor<float>& to, int32_t channel) {
     const int32_t n = min_of(v.width, v.d - channel);
-    if (v.norm == 2) load_norm_as<bfloat16_t>(to, channel, n);
-    else if (v.norm == 3) load_norm_as<half>(to, channel, n);
-    else load_norm_as<float>(to, channel, n);
+    if (v.norm == 2)
+      load_norm_as<bfloat16_t>(to, channel, n);
+    else if (v.norm == 3)
+      load_norm_as<half>(to, channel, n);
+    else
+      load_norm_as<float>(to, channel, n);
   }
   template <class W>
   __aicore__ inline void load_norm_as(const LocalTensor<float>& to, int32_t channel, int32_t n) {
@@ -223,8 +232,10 @@ class MhcJoin {
     load_row(raw, global<W>(norm_)[channel], n);
     norm_queue_.EnQue(raw);
     raw = norm_queue_.template DeQue<W>();
-    if constexpr (is_float<W>) Muls(to, raw, 1.f, n);
-    else to_float(to, raw, n);
+    if constexpr (is_float<W>)
+      Muls(to, raw, 1.f, n);
+    else
+      to_float(to, raw, n);
     ordered();
     norm_queue_.FreeTensor(raw);
   }

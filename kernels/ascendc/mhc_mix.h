@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launch 2 of mhc_pre and mhc_post_pre, the cores that make post and comb, for up to 64 tokens at a time. A value of
-// a token is a lane: row e holds entry e of all tokens, so softmax and Sinkhorn are whole-vector instructions without a
-// reduction: 8 dependent ones an iteration (hc = 4), 64 repeats for 64 tokens.
+// Launch 2 of mhc_pre and mhc_post_pre, the cores that make post and comb, for up to 64 tokens at a time. A
+// value of a token is a lane: row e holds entry e of all tokens, so softmax and Sinkhorn are whole-vector
+// instructions without a reduction: 8 dependent ones an iteration (hc = 4), 64 repeats for 64 tokens.
 #pragma once
 #include "mhc_join.h"
 
@@ -10,7 +10,8 @@ namespace dsv4_ascend {
 class MhcMix {
  public:
   __aicore__ inline MhcMix(const MhcFinishTiling& tiling) : v(tiling) {}
-  __aicore__ inline void init(TPipe* pipe, GM_ADDR partial, GM_ADDR base, GM_ADDR scale, GM_ADDR post, GM_ADDR comb) {
+  __aicore__ inline void init(TPipe* pipe, GM_ADDR partial, GM_ADDR base, GM_ADDR scale, GM_ADDR post,
+                              GM_ADDR comb) {
     partial_ = global<float>(partial), post_ = global<float>(post), comb_ = global<float>(comb);
     entries_ = v.hc * v.hc;
     post_pitch_ = v.post_t == v.hc ? v.hc : 8;
@@ -36,20 +37,23 @@ class MhcMix {
 
  private:
   static constexpr int32_t kGroups = 8, kPostSpace = 8 * kRowLanes, kCombSpace = 32 * kRowLanes;
-  static constexpr int32_t kOnes = 0, kSite = kRowLanes, kTotal = kSite + kMhcSiteBlocks * 8, kPairs = kTotal + 256,
-                           kSums = kPairs + 8 * kRowLanes, kSmall = kSums + 4 * kRowLanes;
+  static constexpr int32_t kOnes = 0, kSite = kRowLanes, kTotal = kSite + kMhcSiteBlocks * 8,
+                           kPairs = kTotal + 256, kSums = kPairs + 8 * kRowLanes,
+                           kSmall = kSums + 4 * kRowLanes;
   __aicore__ inline LocalTensor<float> at(int32_t offset) { return small_.Get<float>()[offset]; }
   __aicore__ inline static uint8_t u8(int32_t x) { return static_cast<uint8_t>(x); }
   __aicore__ inline static int32_t log2_of(int32_t n) { return n == 8 ? 3 : n / 2; }  // 1, 2, 4 or 8
-  __aicore__ inline static BinaryRepeatParams rows(int32_t dst, int32_t a, int32_t b) {  // strides in rows of 64 floats
+  __aicore__ inline static BinaryRepeatParams rows(int32_t dst, int32_t a,
+                                                   int32_t b) {  // strides in rows of 64 floats
     return BinaryRepeatParams(1, 1, 1, u8(8 * dst), u8(8 * a), u8(8 * b));
   }
 
-  // Where float l of an output stands in the rows of lanes, in bytes. Outputs are [token][2^rows][pitch]; the row of
-  // lanes is entry = (row of the token) * hc + column, whose floats are the tokens.
+  // Where float l of an output stands in the rows of lanes, in bytes. Outputs are [token][2^rows][pitch]; the
+  // row of lanes is entry = (row of the token) * hc + column, whose floats are the tokens.
   __aicore__ inline void place_of(const LocalTensor<int32_t>& to, int32_t n, int32_t pitch, int32_t rows) {
     const int32_t h = log2_of(v.hc);
-    const LocalTensor<int32_t> a = index_.Get<int32_t>()[kPostSpace + kCombSpace], b = a[kCombSpace], c = b[kCombSpace];
+    const LocalTensor<int32_t> a = index_.Get<int32_t>()[kPostSpace + kCombSpace], b = a[kCombSpace],
+                               c = b[kCombSpace];
     CreateVecIndex(a, int32_t{0}, static_cast<uint32_t>(n));
     ordered();
     ShiftRight(b, a, h, n);
@@ -88,8 +92,8 @@ class MhcMix {
       const UnaryRepeatParams spreads(8, 1, 64, 8);
       if (whole) Adds(x[g * kMhcGroup], total, 0.f, uint64_t{64}, u8(whole), spreads);
       if (left)
-        Adds(x[whole * 8 * kRowLanes + g * kMhcGroup], total[whole * 64], 0.f, static_cast<uint64_t>(left * 8), uint8_t{1},
-             spreads);
+        Adds(x[whole * 8 * kRowLanes + g * kMhcGroup], total[whole * 64], 0.f,
+             static_cast<uint64_t>(left * 8), uint8_t{1}, spreads);
       ordered();
     }
     const int32_t lanes = groups * kMhcGroup;
@@ -115,9 +119,12 @@ class MhcMix {
     ordered();
     out_queue_.EnQue(out);
     out = out_queue_.DeQue<float>();
-    if (post_pitch_ == 8) rows_out(post_[first * v.post_t], out, tokens, v.hc, v.post_t, 8);
-    else store_row(post_[first * v.post_t], out, tokens * v.hc);
-    if (comb_pitch_ != 8) store_row(comb_[first * v.comb_t], out[kPostSpace], tokens * entries_);
+    if (post_pitch_ == 8)
+      rows_out(post_[first * v.post_t], out, tokens, v.hc, v.post_t, 8);
+    else
+      store_row(post_[first * v.post_t], out, tokens * v.hc);
+    if (comb_pitch_ != 8)
+      store_row(comb_[first * v.comb_t], out[kPostSpace], tokens * entries_);
     else
       for (int32_t t = 0; t < tokens; ++t)
         rows_out(comb_[(first + t) * v.comb_t], out[kPostSpace + t * v.hc * 8], v.hc, v.hc, v.comb_i, 8);
@@ -130,7 +137,8 @@ class MhcMix {
     const UnaryRepeatParams every(1, 1, 8, 8);
     of_rows<true>(c, mask);
     for (int32_t i = 0; i < v.hc; ++i)
-      Sub(c[i * v.hc * kRowLanes], c[i * v.hc * kRowLanes], sums[i * kRowLanes], mask, u8(v.hc), rows(1, 1, 0));
+      Sub(c[i * v.hc * kRowLanes], c[i * v.hc * kRowLanes], sums[i * kRowLanes], mask, u8(v.hc),
+          rows(1, 1, 0));
     ordered();
     Exp(c, c, mask, u8(entries_), every);
     ordered();
@@ -154,15 +162,18 @@ class MhcMix {
   // c[i][j] /= sums[step ? j : i]
   __aicore__ inline void divide(const LocalTensor<float>& c, uint64_t mask, int32_t step) {
     for (int32_t i = 0; i < v.hc; ++i)
-      Div(c[i * v.hc * kRowLanes], c[i * v.hc * kRowLanes], at(kSums + (step ? 0 : i * kRowLanes)), mask, u8(v.hc),
-          rows(1, 1, step));
+      Div(c[i * v.hc * kRowLanes], c[i * v.hc * kRowLanes], at(kSums + (step ? 0 : i * kRowLanes)), mask,
+          u8(v.hc), rows(1, 1, step));
     ordered();
   }
   template <bool MAX>
-  __aicore__ inline void two(const LocalTensor<float>& to, const LocalTensor<float>& a, const LocalTensor<float>& b,
-                             uint64_t mask, int32_t n, const BinaryRepeatParams& strides) {
-    if (MAX) Max(to, a, b, mask, u8(n), strides);
-    else Add(to, a, b, mask, u8(n), strides);
+  __aicore__ inline void two(const LocalTensor<float>& to, const LocalTensor<float>& a,
+                             const LocalTensor<float>& b, uint64_t mask, int32_t n,
+                             const BinaryRepeatParams& strides) {
+    if (MAX)
+      Max(to, a, b, mask, u8(n), strides);
+    else
+      Add(to, a, b, mask, u8(n), strides);
   }
   // sums[i] of c[i][0..hc)
   template <bool MAX>
@@ -173,8 +184,10 @@ class MhcMix {
       two<MAX>(pairs, c, c[kRowLanes], mask, 8, rows(1, 2, 2));
       ordered();
     }
-    if (v.hc == 1) Adds(at(kSums), c, 0.f, mask, uint8_t{1}, UnaryRepeatParams(1, 1, 8, 8));
-    else two<MAX>(at(kSums), pairs, pairs[kRowLanes], mask, v.hc, rows(1, 2, 2));
+    if (v.hc == 1)
+      Adds(at(kSums), c, 0.f, mask, uint8_t{1}, UnaryRepeatParams(1, 1, 8, 8));
+    else
+      two<MAX>(at(kSums), pairs, pairs[kRowLanes], mask, v.hc, rows(1, 2, 2));
     ordered();
   }
   // sums[j] of c[0..hc)[j]
@@ -183,11 +196,14 @@ class MhcMix {
     if (v.hc == 4) {
       pairs = at(kPairs);
       for (int32_t k = 0; k < 2; ++k)
-        Add(pairs[k * 4 * kRowLanes], c[k * 8 * kRowLanes], c[(k * 8 + 4) * kRowLanes], mask, uint8_t{4}, rows(1, 1, 1));
+        Add(pairs[k * 4 * kRowLanes], c[k * 8 * kRowLanes], c[(k * 8 + 4) * kRowLanes], mask, uint8_t{4},
+            rows(1, 1, 1));
       ordered();
     }
-    if (v.hc == 1) Adds(at(kSums), c, 0.f, mask, uint8_t{1}, UnaryRepeatParams(1, 1, 8, 8));
-    else Add(at(kSums), pairs, pairs[v.hc * kRowLanes], mask, u8(v.hc), rows(1, 1, 1));
+    if (v.hc == 1)
+      Adds(at(kSums), c, 0.f, mask, uint8_t{1}, UnaryRepeatParams(1, 1, 8, 8));
+    else
+      Add(at(kSums), pairs, pairs[v.hc * kRowLanes], mask, u8(v.hc), rows(1, 1, 1));
     ordered();
   }
 

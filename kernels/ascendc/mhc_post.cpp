@@ -1,33 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // mhc_post: out[t,i,:] = post[t,i] * y[t,:] + sum_j comb[t,j,i] * residual[t,j,:]
-// Bound by memory: (2*hc + 1) * d elements a token; 2*hc*(hc + 1) flops a channel. A unit of work is one tile of a row,
-// all streams of it; units are split over the vector cores, the first total % cores of which do one more. A unit reads
-// its channels of all streams before it writes them, so `out` may be `residual`. Contract: include/dsv4spec/mhc.h.
+// Bound by memory: (2*hc + 1) * d elements a token; 2*hc*(hc + 1) flops a channel. A unit of work is one tile
+// of a row, all streams of it; units are split over the vector cores, the first total % cores of which do one
+// more. A unit reads its channels of all streams before it writes them, so `out` may be `residual`. Contract:
+// include/dsv4spec/mhc.h.
 //
 // Unified buffer, bytes a channel of a tile (hc = 4; at most 2048 channels, so 144 KB of 183.75):
 //            in (2 buffers)   out (2 buffers)   floats of in   sums
 //   16 bit        20               16               20          16    = 72
 //   fp32          40               32               in place    in place = 72
-#include "kernel.h"
 #include "mhc_post_tiling.h"
+#include "mhc_vector.h"
 
 namespace dsv4_ascend {
 namespace {
 
 constexpr int32_t kMaxStreams = 4;
-constexpr int32_t kCoefficients = 8 * (1 + kMaxStreams);  // floats: a block for post and one for each row of comb
+constexpr int32_t kCoefficients =
+    8 * (1 + kMaxStreams);  // floats: a block for post and one for each row of comb
 
 template <class T>
 class MhcPost {
  public:
   __aicore__ inline MhcPost(GM_ADDR y, GM_ADDR residual, GM_ADDR post, GM_ADDR comb, GM_ADDR out,
                             const MhcPostTiling& tiling)
-      : v(tiling), y_(global<T>(y)), residual_(global<T>(residual)), out_(global<T>(out)), post_(global<float>(post)),
+      : v(tiling),
+        y_(global<T>(y)),
+        residual_(global<T>(residual)),
+        out_(global<T>(out)),
+        post_(global<float>(post)),
         comb_(global<float>(comb)) {
     const uint32_t row = tiling.tile * sizeof(T);
     pipe.InitBuffer(in_, 2, row * (1 + v.hc));
     pipe.InitBuffer(out_queue_, 2, row * v.hc);
-    pipe.InitBuffer(coefficients_, 2 * kCoefficients * sizeof(float));
+    pipe.InitBuffer(coefficients_, 2, kCoefficients * sizeof(float));
+    pipe.InitBuffer(blocks_, kCoefficients * 8 * sizeof(float));
     if (!is_float<T>) {
       pipe.InitBuffer(in_floats_, tiling.tile * sizeof(float) * (1 + v.hc));
       pipe.InitBuffer(sums_, tiling.tile * sizeof(float) * v.hc);
@@ -36,13 +43,11 @@ class MhcPost {
 
   __aicore__ inline void run() {
     const Share mine = share_of(v.T * v.tiles, GetBlockNum(), GetBlockIdx());
-    if (mine.count) load(mine.first, 0);
+    if (mine.count) load(mine.first);
     for (int64_t u = 0; u < mine.count; ++u) {
-      if (u + 1 < mine.count) load(mine.first + u + 1, u + 1);
-      mix(mine.first + u, u);
+      if (u + 1 < mine.count) load(mine.first + u + 1);
+      mix(mine.first + u);
     }
-    for (int64_t u = mine.count > 2 ? mine.count - 2 : 0; u < mine.count; ++u)
-      WaitFlag<HardEvent::S_MTE2>(static_cast<int32_t>(u % 2));
   }
 
  private:
@@ -55,8 +60,8 @@ class MhcPost {
     return {t, channel, static_cast<int32_t>(min_of<int64_t>(v.tile, v.d - channel))};
   }
 
-  // The n-th unit of this core: its rows, and its token's coefficients into one half of their buffer.
-  __aicore__ inline void load(int64_t unit, int64_t n) {
+  // The rows of a unit and its token's coefficients: post and the rows of comb, a block each.
+  __aicore__ inline void load(int64_t unit) {
     const Place p = place(unit);
     LocalTensor<T> in = in_.template AllocTensor<T>();
     load_row(in, y_[p.t * v.y_t + p.channel], p.count);
@@ -64,25 +69,20 @@ class MhcPost {
       load_row(in[(1 + j) * v.tile], residual_[p.t * v.residual_t + j * v.residual_i + p.channel], p.count);
     in_.EnQue(in);
 
-    const int32_t id = static_cast<int32_t>(n % 2);
-    if (n >= 2) WaitFlag<HardEvent::S_MTE2>(id);  // the scalar unit has read what stands there
-    LocalTensor<float> c = coefficients_.Get<float>()[id * kCoefficients];
+    LocalTensor<float> c = coefficients_.template AllocTensor<float>();
     load_row(c, post_[p.t * v.post_t], v.hc);
     for (int32_t j = 0; j < v.hc; ++j) load_row(c[8 * (1 + j)], comb_[p.t * v.comb_t + j * v.comb_j], v.hc);
-    SetFlag<HardEvent::MTE2_S>(id);
+    coefficients_.EnQue(c);
   }
 
-  __aicore__ inline void mix(int64_t unit, int64_t n) {
+  // The instructions of mhc_post_pre, channel by channel, so that both give the same bits.
+  __aicore__ inline void mix(int64_t unit) {
     const Place p = place(unit);
-    const int32_t id = static_cast<int32_t>(n % 2);
-    float post[kMaxStreams], comb[kMaxStreams][kMaxStreams];
-    WaitFlag<HardEvent::MTE2_S>(id);
-    LocalTensor<float> c = coefficients_.Get<float>()[id * kCoefficients];
-    for (int32_t i = 0; i < v.hc; ++i) {
-      post[i] = c.GetValue(i);
-      for (int32_t j = 0; j < v.hc; ++j) comb[j][i] = c.GetValue(8 * (1 + j) + i);
-    }
-    SetFlag<HardEvent::S_MTE2>(id);
+    LocalTensor<float> raw = coefficients_.template DeQue<float>();
+    const LocalTensor<float> c = blocks_.Get<float>();  // coefficient e of row r: block 8 * r + e
+    spread(c, raw, 8 * (1 + v.hc));
+    ordered();
+    coefficients_.FreeTensor(raw);
 
     LocalTensor<T> in = in_.template DeQue<T>();
     LocalTensor<T> out = out_queue_.template AllocTensor<T>();
@@ -92,17 +92,18 @@ class MhcPost {
     } else {
       x = in_floats_.Get<float>(), sum = sums_.Get<float>();
       for (int32_t j = 0; j <= v.hc; ++j) to_float(x[j * v.tile], in[j * v.tile], p.count);
-      PipeBarrier<PIPE_V>();
+      ordered();
     }
-    for (int32_t i = 0; i < v.hc; ++i) Muls(sum[i * v.tile], x, post[i], p.count);
-    PipeBarrier<PIPE_V>();
+    for (int32_t i = 0; i < v.hc; ++i) by_block<false>(sum[i * v.tile], x, c[i * 8], p.count);
+    ordered();
     for (int32_t j = 0; j < v.hc; ++j) {
-      for (int32_t i = 0; i < v.hc; ++i) Axpy(sum[i * v.tile], x[(1 + j) * v.tile], comb[j][i], p.count);
-      PipeBarrier<PIPE_V>();
+      for (int32_t i = 0; i < v.hc; ++i)
+        by_block<true>(sum[i * v.tile], x[(1 + j) * v.tile], c[(8 * (1 + j) + i) * 8], p.count);
+      ordered();
     }
     if constexpr (!is_float<T>) {
       for (int32_t i = 0; i < v.hc; ++i) from_float(out[i * v.tile], sum[i * v.tile], p.count);
-      PipeBarrier<PIPE_V>();  // the next unit writes these sums
+      ordered();  // the next unit writes these sums
     }
     in_.FreeTensor(in);
     out_queue_.EnQue(out);
@@ -117,21 +118,21 @@ class MhcPost {
   GlobalTensor<T> y_, residual_, out_;
   GlobalTensor<float> post_, comb_;
   TPipe pipe;
-  TQue<TPosition::VECIN, 2> in_;
+  TQue<TPosition::VECIN, 2> in_, coefficients_;
   TQue<TPosition::VECOUT, 1> out_queue_;
-  TBuf<TPosition::VECCALC> coefficients_, in_floats_, sums_;
+  TBuf<TPosition::VECCALC> blocks_, in_floats_, sums_;
 };
 
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_mhc_post_bf16(GM_ADDR y, GM_ADDR residual, GM_ADDR post, GM_ADDR comb,
-                                                         GM_ADDR out, MhcPostTiling tiling) {
+extern "C" __global__ __aicore__ void dsv4_mhc_post_bf16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                         GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::MhcPost<bfloat16_t>(y, residual, post, comb, out, tiling).run();
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post, GM_ADDR comb,
-                                                        GM_ADDR out, MhcPostTiling tiling) {
+extern "C" __global__ __aicore__ void dsv4_mhc_post_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                        GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::MhcPost<float>(y, residual, post, comb, out, tiling).run();
 }

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launch 1 of mhc_pre, mhc_post_pre and mhc_head: partial sums of x*x and of the columns fn . x, fp32.
 //
-// A slice is 128 channels of all streams. A core holds fn of one or two slices and runs the tokens past them, so fn is
-// read about once per launch however many tokens there are. For each token 64 lanes are kept per column: lane l adds
-// the products of channels l and l + 64 of stream 0, then of stream 1, ...; the lanes are then summed by one reduction
-// and written as [group of 8 tokens][slice][1 + columns][8 tokens]. Nothing here depends on the number of tokens or
-// cores, so a row's bits never do. Column c of a token is one iteration of a vector instruction that takes x with a
-// repeat stride of 0: 24 columns cost one instruction for 64 channels.
+// A slice is 128 channels of all streams. A core holds fn of one or two slices and runs the tokens past them,
+// so fn is read about once per launch however many tokens there are. For each token 64 lanes are kept per
+// column: lane l adds the products of channels l and l + 64 of stream 0, then of stream 1, ...; the lanes are
+// then summed by one reduction and written as [group of 8 tokens][slice][1 + columns][8 tokens]. Nothing here
+// depends on the number of tokens or cores, so a row's bits never do. Column c of a token is one iteration of
+// a vector instruction that takes x with a repeat stride of 0: 24 columns cost one instruction for 64
+// channels.
 //
 // MIX (mhc_post_pre): x is first made of y and the old residual, rounded to the stream dtype and written.
 #pragma once
@@ -73,7 +74,7 @@ class MhcProject {
     LocalTensor<float> fn = fn_queue_.template AllocTensor<float>();
     for (int32_t i = 0; i < v_.hc; ++i)
       rows_in(fn[i * pitch_], fn_gm_[static_cast<int64_t>(i) * v_.d + channel_], v_.columns, width_, v_.fn_c,
-             v_.hc * pitch_);
+              v_.hc * pitch_);
     fn_queue_.EnQue(fn);
     return fn_queue_.template DeQue<float>();
   }
@@ -87,18 +88,20 @@ class MhcProject {
       ordered();
     }
     if (MIX) load_coefficients(first, tokens);
-    for (int32_t t = 0; t < tokens; t += v_.each) tokens_of(fn, out, first, t, tokens - t < v_.each ? tokens - t : v_.each);
+    for (int32_t t = 0; t < tokens; t += v_.each)
+      tokens_of(fn, out, first, t, tokens - t < v_.each ? tokens - t : v_.each);
     out_queue_.EnQue(out);
     out = out_queue_.template DeQue<float>();
     const int32_t slices = (width_ + kMhcSlice - 1) / kMhcSlice;
-    const int64_t at = (static_cast<int64_t>(group) * v_.slices + static_cast<int64_t>(piece) * v_.wide) * rows_ * kMhcGroup;
+    const int64_t at =
+        (static_cast<int64_t>(group) * v_.slices + static_cast<int64_t>(piece) * v_.wide) * rows_ * kMhcGroup;
     DataCopy(partial_[at], out, static_cast<uint32_t>(slices * rows_ * kMhcGroup));
     out_queue_.FreeTensor(out);
   }
 
   // n tokens from `first + t` on.
-  __aicore__ inline void tokens_of(const LocalTensor<float>& fn, const LocalTensor<float>& out, int32_t first, int32_t t,
-                                int32_t n) {
+  __aicore__ inline void tokens_of(const LocalTensor<float>& fn, const LocalTensor<float>& out, int32_t first,
+                                   int32_t t, int32_t n) {
     LocalTensor<T> raw = x_queue_.template AllocTensor<T>();
     streams<false>(residual_, raw, first + t, n, v_.residual_t, v_.residual_i);
     x_queue_.EnQue(raw);
@@ -127,34 +130,39 @@ class MhcProject {
 
   // Rows of n tokens between global memory (OUT: to it) and [token][stream][pitch].
   template <bool OUT>
-  __aicore__ inline void streams(const GlobalTensor<T>& gm, const LocalTensor<T>& local, int64_t token, int32_t n,
-                                 int64_t stride_t, int64_t stride_i) {
+  __aicore__ inline void streams(const GlobalTensor<T>& gm, const LocalTensor<T>& local, int64_t token,
+                                 int32_t n, int64_t stride_t, int64_t stride_i) {
     const bool even = stride_t == v_.hc * stride_i || v_.hc == 1;
     const int32_t calls = even ? 1 : n, rows = even ? n * v_.hc : v_.hc;
     const int64_t stride = v_.hc == 1 ? stride_t : stride_i;
     for (int32_t i = 0; i < calls; ++i) {
       const GlobalTensor<T> there = gm[(token + i) * stride_t + channel_];
       const LocalTensor<T> here = local[i * v_.hc * pitch_];
-      if (OUT) rows_out(there, here, rows, width_, stride, pitch_);
-      else rows_in(here, there, rows, width_, stride, pitch_);
+      if (OUT)
+        rows_out(there, here, rows, width_, stride, pitch_);
+      else
+        rows_in(here, there, rows, width_, stride, pitch_);
     }
   }
 
   // Rows of the pitch as floats; floats stay where they are.
   template <class Buffer>
   __aicore__ inline LocalTensor<float> wide(const LocalTensor<T>& raw, Buffer& buffer, int32_t rows) {
-    if constexpr (kWide) return raw;
+    if constexpr (kWide)
+      return raw;
     else {
       LocalTensor<float> x = buffer.template Get<float>();
       ordered();  // what was there has been used
       for (int32_t at = 0; at < width_; at += kMhcLanes)
-        Cast(x[at], raw[at], RoundMode::CAST_NONE, static_cast<uint64_t>(lanes_at(at)), static_cast<uint8_t>(rows),
-                      UnaryRepeatParams(1, 1, pitch_ / 8, pitch_ / 16));
+        Cast(x[at], raw[at], RoundMode::CAST_NONE, static_cast<uint64_t>(lanes_at(at)),
+             static_cast<uint8_t>(rows), UnaryRepeatParams(1, 1, pitch_ / 8, pitch_ / 16));
       ordered();
       return x;
     }
   }
-  __aicore__ inline int32_t lanes_at(int32_t at) const { return width_ - at < kMhcLanes ? width_ - at : kMhcLanes; }
+  __aicore__ inline int32_t lanes_at(int32_t at) const {
+    return width_ - at < kMhcLanes ? width_ - at : kMhcLanes;
+  }
 
   __aicore__ inline void products(const LocalTensor<float>& fn, const LocalTensor<float>& x, int32_t n) {
     LocalTensor<float> sums = sum_buffer_.template Get<float>();
@@ -168,7 +176,8 @@ class MhcProject {
           const int32_t at = s * kMhcSlice + half * kMhcLanes;
           if (at >= width_) continue;
           const uint64_t mask = static_cast<uint64_t>(lanes_at(at));
-          const LocalTensor<float> w = fn[i * pitch_ + at], first = x[i * pitch_ + at], to = sums[s * v_.each * lanes_];
+          const LocalTensor<float> w = fn[i * pitch_ + at], first = x[i * pitch_ + at],
+                                   to = sums[s * v_.each * lanes_];
           if (i == 0 && half == 0) {
             Mul(to, first, first, mask, tokens, squares);
             for (int32_t t = 0; t < n; ++t)
@@ -183,8 +192,8 @@ class MhcProject {
       }
     }
   }
-  // The lanes of every column into [column][token] of `out`. An instruction takes a column: a block of results is
-  // written by one instruction only.
+  // The lanes of every column into [column][token] of `out`. An instruction takes a column: a block of
+  // results is written by one instruction only.
   __aicore__ inline void sums_of(const LocalTensor<float>& out, int32_t t0, int32_t n) {
     LocalTensor<float> sums = sum_buffer_.template Get<float>();
     for (int32_t s = 0; s * kMhcSlice < width_; ++s) {
@@ -203,9 +212,12 @@ class MhcProject {
   __aicore__ inline void load_coefficients(int64_t first, int32_t n) {
     LocalTensor<float> raw = coefficient_queue_.template AllocTensor<float>();
     const LocalTensor<float> comb = raw[kPostSpace];
-    if (post_pitch_ == 8) rows_in(raw, post_[first * v_.post_t], n, v_.hc, v_.post_t, 8);
-    else rows_in(raw, post_[first * v_.post_t], 1, n * v_.hc, 0, kPostSpace);
-    if (comb_pitch_ != 8) rows_in(comb, comb_[first * v_.comb_t], 1, n * v_.hc * v_.hc, 0, kCoefficients - kPostSpace);
+    if (post_pitch_ == 8)
+      rows_in(raw, post_[first * v_.post_t], n, v_.hc, v_.post_t, 8);
+    else
+      rows_in(raw, post_[first * v_.post_t], 1, n * v_.hc, 0, kPostSpace);
+    if (comb_pitch_ != 8)
+      rows_in(comb, comb_[first * v_.comb_t], 1, n * v_.hc * v_.hc, 0, kCoefficients - kPostSpace);
     else
       for (int32_t t = 0; t < n; ++t)
         rows_in(comb[t * v_.hc * 8], comb_[(first + t) * v_.comb_t], v_.hc, v_.hc, v_.comb_i, 8);
@@ -228,8 +240,11 @@ class MhcProject {
     const LocalTensor<float> y = wide(raw, y_buffer_, n);
     LocalTensor<T> mixed = mixed_queue_.template AllocTensor<T>();
     LocalTensor<float> sum;
-    if constexpr (kWide) sum = mixed;
-    else sum = sum_buffer_.template Get<float>();  // free until the products: hc * pitch floats a token fit its lanes
+    if constexpr (kWide)
+      sum = mixed;
+    else
+      sum = sum_buffer_
+                .template Get<float>();  // free until the products: hc * pitch floats a token fit its lanes
     const LocalTensor<float> post = coefficient_buffer_.template Get<float>(), comb = post[kPostSpace * 8];
     const BinaryRepeatParams strides(1, 1, 0, static_cast<uint8_t>(pitch_ / 8), 0, 1);
     const uint8_t streams = static_cast<uint8_t>(v_.hc);
@@ -237,21 +252,21 @@ class MhcProject {
     for (int32_t at = 0; at < width_; at += kMhcLanes)
       for (int32_t t = 0; t < n; ++t)
         Mul(sum[t * v_.hc * pitch_ + at], y[t * pitch_ + at], post[(t0 + t) * post_pitch_ * 8],
-                     static_cast<uint64_t>(lanes_at(at)), streams, strides);
+            static_cast<uint64_t>(lanes_at(at)), streams, strides);
     ordered();
     for (int32_t j = 0; j < v_.hc; ++j) {
       for (int32_t at = 0; at < width_; at += kMhcLanes)
         for (int32_t t = 0; t < n; ++t)
           MulAddDst(sum[t * v_.hc * pitch_ + at], x[(t * v_.hc + j) * pitch_ + at],
-                             comb[((t0 + t) * v_.hc + j) * comb_pitch_ * 8], static_cast<uint64_t>(lanes_at(at)), streams,
-                             strides);
+                    comb[((t0 + t) * v_.hc + j) * comb_pitch_ * 8], static_cast<uint64_t>(lanes_at(at)),
+                    streams, strides);
       ordered();
     }
     y_queue_.FreeTensor(raw);
     if constexpr (!kWide) {
       for (int32_t at = 0; at < width_; at += kMhcLanes)
         Cast(mixed[at], sum[at], RoundMode::CAST_RINT, static_cast<uint64_t>(lanes_at(at)),
-                      static_cast<uint8_t>(n * v_.hc), UnaryRepeatParams(1, 1, pitch_ / 16, pitch_ / 8));
+             static_cast<uint8_t>(n * v_.hc), UnaryRepeatParams(1, 1, pitch_ / 16, pitch_ / 8));
       ordered();
     }
     return mixed;
@@ -264,8 +279,8 @@ class MhcProject {
   }
 
   const MhcProjectTiling v_;
-  int32_t rows_, pitch_, lanes_;          // columns and the squares; floats of a slice row; floats of a token's sums
-  int32_t channel_ = 0, width_ = 0;       // of the weights held
+  int32_t rows_, pitch_, lanes_;  // columns and the squares; floats of a slice row; floats of a token's sums
+  int32_t channel_ = 0, width_ = 0;  // of the weights held
   int32_t post_pitch_ = 0, comb_pitch_ = 0;
   GlobalTensor<T> residual_, y_, mixed_;
   GlobalTensor<float> fn_gm_, partial_, post_, comb_;

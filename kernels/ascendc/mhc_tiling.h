@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tilings of mhc_pre, mhc_post_pre and mhc_head: plain structs that the host fills and the kernels take by value.
-// Strides are in elements of their tensor.
+// Tilings of mhc_pre, mhc_post_pre and mhc_head: plain structs that the host fills and the kernels take by
+// value. Strides are in elements of their tensor.
 #pragma once
 #include <cstdint>
 
-constexpr int32_t kMhcLanes = 64;    // floats of a vector iteration
-constexpr int32_t kMhcSlice = 128;   // channels whose products are summed first: all streams, in one order
-constexpr int32_t kMhcGroup = 8;     // tokens whose partial sums lie side by side, a 32-byte block a column
+constexpr int32_t kMhcLanes = 64;   // floats of a vector iteration
+constexpr int32_t kMhcSlice = 128;  // channels whose products are summed first: all streams, in one order
+constexpr int32_t kMhcGroup = 8;    // tokens whose partial sums lie side by side, a 32-byte block a column
 
 // Launch 1, the partial sums: an item is `wide` slices of a group. Work is split over items, slice-major.
 struct MhcProjectTiling {
@@ -14,7 +14,7 @@ struct MhcProjectTiling {
   int64_t residual_t, residual_i, fn_c;
   int64_t y_t, post_t, comb_t, comb_i, out_t, out_i;  // of mhc_post_pre
   int32_t tokens, hc, d, columns, slices, groups;
-  int32_t wide, each;                                 // slices of an item; tokens at a time
+  int32_t wide, each;  // slices of an item; tokens at a time
 };
 
 // Launch 2: the first `mix_blocks` cores compute post and comb, the others y.
@@ -22,9 +22,9 @@ struct MhcFinishTiling {
   int64_t residual_t, residual_i, y_t, post_t, comb_t, comb_i;
   int32_t tokens, hc, d, columns, slices, groups;
   int32_t mix_blocks, iters;
-  int32_t width;                                      // channels at a time, a multiple of 64
+  int32_t width;  // channels at a time, a multiple of 64
   int32_t y_buffers;
-  int32_t norm;                                       // 0 none, 1 float, 2 bfloat16, 3 half
-  int32_t norm_kept;                                  // 1: the whole norm weight stays in the buffer
-  float rms_eps, hc_eps, mean_row, mean_channels;     // 1 / (hc * d) and 1 / d
+  int32_t norm;                                    // 0 none, 1 float, 2 bfloat16, 3 half
+  int32_t norm_kept;                               // 1: the whole norm weight stays in the buffer
+  float rms_eps, hc_eps, mean_row, mean_channels;  // 1 / (hc * d) and 1 / d
 };

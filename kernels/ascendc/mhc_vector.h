@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mHC and RoPE kernels share: rows of any stride between global and local memory, and products with a block
-// of eight equal floats.
+// What the mHC and RoPE kernels share: rows of any stride between global and local memory, and products with
+// a block of eight equal floats.
 #pragma once
 #include "kernel.h"
 
@@ -12,17 +12,19 @@ constexpr int32_t kRowLanes = 64;
 __aicore__ inline void ordered() { PipeBarrier<PIPE_V>(); }
 
 __aicore__ inline uint32_t blocks_between(int32_t pitch, int32_t width, uint32_t element) {
-  return (static_cast<uint32_t>(pitch) * element - (static_cast<uint32_t>(width) * element + 31) / 32 * 32) / 32;
+  return (static_cast<uint32_t>(pitch) * element - (static_cast<uint32_t>(width) * element + 31) / 32 * 32) /
+         32;
 }
 
-// `rows` rows of `width` elements, `stride` elements apart in global and `pitch` in local memory (a pitch of whole
-// 32-byte blocks). A stride that the instruction cannot express takes an instruction a row.
+// `rows` rows of `width` elements, `stride` elements apart in global and `pitch` in local memory (a pitch of
+// whole 32-byte blocks). A stride that the instruction cannot express takes an instruction a row.
 template <class T>
-__aicore__ inline void rows_in(const LocalTensor<T>& dst, const GlobalTensor<T>& src, int32_t rows, int32_t width,
-                              int64_t stride, int32_t pitch) {
+__aicore__ inline void rows_in(const LocalTensor<T>& dst, const GlobalTensor<T>& src, int32_t rows,
+                               int32_t width, int64_t stride, int32_t pitch) {
   DataCopyPadExtParams<T> padding;
   padding.isPad = false;
-  const uint32_t bytes = static_cast<uint32_t>(width) * sizeof(T), behind = blocks_between(pitch, width, sizeof(T));
+  const uint32_t bytes = static_cast<uint32_t>(width) * sizeof(T),
+                 behind = blocks_between(pitch, width, sizeof(T));
   const int64_t gap = (stride - width) * static_cast<int64_t>(sizeof(T));
   if (rows == 1 || (gap >= 0 && gap <= 0xffffffffLL)) {
     const uint32_t between = rows == 1 ? 0u : static_cast<uint32_t>(gap);
@@ -33,9 +35,10 @@ __aicore__ inline void rows_in(const LocalTensor<T>& dst, const GlobalTensor<T>&
     DataCopyPad(dst[r * pitch], src[r * stride], DataCopyExtParams(1, bytes, 0, 0, 0), padding);
 }
 template <class T>
-__aicore__ inline void rows_out(const GlobalTensor<T>& dst, const LocalTensor<T>& src, int32_t rows, int32_t width,
-                               int64_t stride, int32_t pitch) {
-  const uint32_t bytes = static_cast<uint32_t>(width) * sizeof(T), behind = blocks_between(pitch, width, sizeof(T));
+__aicore__ inline void rows_out(const GlobalTensor<T>& dst, const LocalTensor<T>& src, int32_t rows,
+                                int32_t width, int64_t stride, int32_t pitch) {
+  const uint32_t bytes = static_cast<uint32_t>(width) * sizeof(T),
+                 behind = blocks_between(pitch, width, sizeof(T));
   const int64_t gap = (stride - width) * static_cast<int64_t>(sizeof(T));
   if (rows == 1 || (gap >= 0 && gap <= 0xffffffffLL)) {
     const uint32_t between = rows == 1 ? 0u : static_cast<uint32_t>(gap);
@@ -49,14 +52,16 @@ __aicore__ inline void rows_out(const GlobalTensor<T>& dst, const LocalTensor<T>
 // dst = src * block, or += with ADD, for n floats in a row; `block` holds one value eight times.
 template <bool ADD>
 __aicore__ inline void by_block(const LocalTensor<float>& dst, const LocalTensor<float>& src,
-                               const LocalTensor<float>& block, int32_t n) {
+                                const LocalTensor<float>& block, int32_t n) {
   const BinaryRepeatParams strides(1, 1, 0, 8, 8, 0);
   for (int32_t at = 0; at < n;) {
     const int32_t left = n - at, whole = left / kRowLanes > 255 ? 255 : left / kRowLanes;
     const int32_t mask = whole ? kRowLanes : left;
     const uint8_t repeats = static_cast<uint8_t>(whole ? whole : 1);
-    if (ADD) MulAddDst(dst[at], src[at], block, static_cast<uint64_t>(mask), repeats, strides);
-    else Mul(dst[at], src[at], block, static_cast<uint64_t>(mask), repeats, strides);
+    if (ADD)
+      MulAddDst(dst[at], src[at], block, static_cast<uint64_t>(mask), repeats, strides);
+    else
+      Mul(dst[at], src[at], block, static_cast<uint64_t>(mask), repeats, strides);
     at += mask * repeats;
   }
 }
@@ -67,7 +72,8 @@ __aicore__ inline void spread(const LocalTensor<float>& dst, const LocalTensor<f
 }
 
 // x = 1 / (1 + exp(-x)) for n floats; `ones` holds as many as one call divides: 64, repeated.
-__aicore__ inline void sigmoid(const LocalTensor<float>& x, const LocalTensor<float>& ones, int32_t lanes, int32_t rows) {
+__aicore__ inline void sigmoid(const LocalTensor<float>& x, const LocalTensor<float>& ones, int32_t lanes,
+                               int32_t rows) {
   const UnaryRepeatParams one(1, 1, 8, 8);
   const uint64_t mask = static_cast<uint64_t>(lanes);
   const uint8_t repeats = static_cast<uint8_t>(rows);
@@ -81,8 +87,8 @@ __aicore__ inline void sigmoid(const LocalTensor<float>& x, const LocalTensor<fl
   ordered();
 }
 // x = 1 / sqrt(x * mean + eps), n <= 64 floats
-__aicore__ inline void inverse_rms(const LocalTensor<float>& x, const LocalTensor<float>& ones, float mean, float eps,
-                                  int32_t n) {
+__aicore__ inline void inverse_rms(const LocalTensor<float>& x, const LocalTensor<float>& ones, float mean,
+                                   float eps, int32_t n) {
   Muls(x, x, mean, n);
   ordered();
   Adds(x, x, eps, n);

@@ -10,13 +10,18 @@ namespace {
 template <class T>
 class QNormRope {
  public:
-  __aicore__ inline QNormRope(GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR out, const QNormRopeTiling& tiling)
-      : v(tiling), rows_(tiling.row), q_(global<T>(q)), out_(global<T>(out)), cos_sin_(global<float>(cos_sin)),
+  __aicore__ inline QNormRope(TPipe* pipe, GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR out,
+                              const QNormRopeTiling& tiling)
+      : v(tiling),
+        rows_(tiling.row),
+        q_(global<T>(q)),
+        out_(global<T>(out)),
+        cos_sin_(global<float>(cos_sin)),
         positions_(global<int64_t>(positions)) {
-    pipe_.InitBuffer(q_queue_, 2, v.row.rows * v.row.D * sizeof(T));
-    pipe_.InitBuffer(out_queue_, 2, v.row.rows * v.row.D * sizeof(T));
-    pipe_.InitBuffer(angle_queue_, 2, rows_.angle_pitch() * sizeof(float));
-    rows_.init(&pipe_);
+    pipe->InitBuffer(q_queue_, 2, v.row.rows * v.row.D * sizeof(T));
+    pipe->InitBuffer(out_queue_, 2, v.row.rows * v.row.D * sizeof(T));
+    pipe->InitBuffer(angle_queue_, 2, rows_.angle_pitch() * sizeof(float));
+    rows_.init(pipe);
   }
 
   __aicore__ inline void run() {
@@ -25,15 +30,18 @@ class QNormRope {
     bool real = false;
     for (int64_t tile = mine.first; tile < mine.first + mine.count; ++tile) {
       const int64_t t = tile / v.tiles;
-      const int32_t head = static_cast<int32_t>(tile % v.tiles) * v.row.rows, n = min_of(v.H - head, v.row.rows);
+      const int32_t head = static_cast<int32_t>(tile % v.tiles) * v.row.rows,
+                    n = min_of(v.H - head, v.row.rows);
       if (t != held) {
         const int64_t position = positions_.GetValue(t);
         real = position >= 0 && position < v.max_pos;
         if (real) load_angles(position);
         held = t;
       }
-      if (real) turn(t, head, n);
-      else if (v.zero_padding) clear(t, head, n);
+      if (real)
+        turn(t, head, n);
+      else if (v.zero_padding)
+        clear(t, head, n);
     }
   }
 
@@ -58,7 +66,8 @@ class QNormRope {
   }
   __aicore__ inline void clear(int64_t t, int32_t head, int32_t n) {
     LocalTensor<T> out = out_queue_.template AllocTensor<T>();
-    Duplicate(out.template ReinterpretCast<int16_t>(), int16_t{0}, n * v.row.D * static_cast<int32_t>(sizeof(T) / 2));
+    Duplicate(out.template ReinterpretCast<int16_t>(), int16_t{0},
+              n * v.row.D * static_cast<int32_t>(sizeof(T) / 2));
     store(out, t, head, n);
   }
   __aicore__ inline void store(LocalTensor<T>& out, int64_t t, int32_t head, int32_t n) {
@@ -73,7 +82,6 @@ class QNormRope {
   GlobalTensor<T> q_, out_;
   GlobalTensor<float> cos_sin_;
   GlobalTensor<int64_t> positions_;
-  TPipe pipe_;
   TQue<TPosition::VECIN, 1> q_queue_, angle_queue_;
   TQue<TPosition::VECOUT, 1> out_queue_;
 };
@@ -81,11 +89,12 @@ class QNormRope {
 }  // namespace
 }  // namespace dsv4_ascend
 
-#define DSV4_Q_NORM_ROPE(suffix, T)                                                                                   \
-  extern "C" __global__ __aicore__ void dsv4_q_norm_rope_##suffix(GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions,      \
-                                                                  GM_ADDR out, QNormRopeTiling tiling) {              \
-    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                                   \
-    dsv4_ascend::QNormRope<T>(q, cos_sin, positions, out, tiling).run();                                              \
+#define DSV4_Q_NORM_ROPE(suffix, T)                                                                          \
+  extern "C" __global__ __aicore__ void dsv4_q_norm_rope_##suffix(                                           \
+      GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR out, QNormRopeTiling tiling) {                  \
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
+    AscendC::TPipe pipe;                                                                                     \
+    dsv4_ascend::QNormRope<T>(&pipe, q, cos_sin, positions, out, tiling).run();                              \
   }
 DSV4_Q_NORM_ROPE(bf16, bfloat16_t)
 DSV4_Q_NORM_ROPE(f16, half)

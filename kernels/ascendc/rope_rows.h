@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// RMS norm and RoPE of a tile of rows: x = x / sqrt(mean(x^2) + eps) [* weight], then the trailing R of D dims turned.
+// RMS norm and RoPE of a tile of rows: x = x / sqrt(mean(x^2) + eps) [* weight], then the trailing R of D
+// dims turned.
 //
-// Sums of squares: 64 lanes a row, lane l adds channels l, l + 64, ... in order, then one reduction; so a row's bits do
-// not depend on the tile. RoPE of interleaved pairs as x * C + swapped(x) * S, S = (-sin, +sin): C, S and the swapped
-// row are gathered with offsets that are made once a core. Vector memory is read from multiples of 32 bytes, so the
-// turned part begins at the block that holds dim D - R; lanes before that dim get C = 1 and S = 0.
+// Sums of squares: 64 lanes a row, lane l adds channels l, l + 64, ... in order, then one reduction; so a
+// row's bits do not depend on the tile. RoPE of interleaved pairs as x * C + swapped(x) * S, S = (-sin,
+// +sin): C, S and the swapped row are gathered with offsets that are made once a core. The turned part begins
+// at a 32-byte block and is 64 lanes or more (rows of less than a vector would overlap in one instruction);
+// lanes before dim D - R get C = 1 and S = 0. Heads of D < 64 come one at a time.
 //
 // An instruction takes a 64-channel column of all rows: D / 64 instructions of `rows` repeats for each step.
 #pragma once
@@ -18,7 +20,9 @@ template <class T, bool ANGLE_ROWS, bool WEIGHT>
 class RopeRows {
  public:
   __aicore__ inline RopeRows(const RopeRowsTiling& tiling) : v(tiling) {
-    begin_ = (v.D - v.R) / 8 * 8, before_ = v.D - v.R - begin_, turned_ = v.D - begin_;
+    begin_ = (v.D - v.R) / 8 * 8;
+    if (v.D >= kRowLanes) begin_ = min_of(begin_, v.D - kRowLanes);
+    before_ = v.D - v.R - begin_, turned_ = v.D - begin_;
     angle_pitch_ = round_up(v.R, 8);
   }
   __aicore__ inline int32_t angle_pitch() const { return angle_pitch_; }
@@ -31,7 +35,8 @@ class RopeRows {
     pipe->InitBuffer(swap_places_, turned * sizeof(int32_t));
     pipe->InitBuffer(angle_places_, angles * turned_ * 2 * sizeof(int32_t));
     pipe->InitBuffer(turns_, angles * 2 * turned_ * sizeof(float));
-    pipe->InitBuffer(scratch_, 4 * round_up(turned_, kRowLanes) * sizeof(float));  // signs; the rest while starting
+    pipe->InitBuffer(scratch_,
+                     4 * round_up(turned_, kRowLanes) * sizeof(float));  // signs; the rest while starting
     if (!is_float<T>) pipe->InitBuffer(floats_, v.rows * v.D * sizeof(float));
     if (WEIGHT) pipe->InitBuffer(weight_, v.D * sizeof(float));
     Duplicate(small_.Get<float>(), 1.f, kRowLanes + round_up(v.rows, 8));
@@ -40,8 +45,10 @@ class RopeRows {
   // The norm weight from a buffer of a queue, as floats.
   template <class W>
   __aicore__ inline void set_weight(const LocalTensor<W>& raw) {
-    if constexpr (is_float<W>) Muls(weight_.Get<float>(), raw, 1.f, v.D);
-    else to_float(weight_.Get<float>(), raw, v.D);
+    if constexpr (is_float<W>)
+      Muls(weight_.Get<float>(), raw, 1.f, v.D);
+    else
+      to_float(weight_.Get<float>(), raw, v.D);
     ordered();
   }
   // The angles of n rows (or of the one row that all share): cos and sin as loaded, angle_pitch() apart.
@@ -55,7 +62,8 @@ class RopeRows {
     ordered();
     const uint8_t row = static_cast<uint8_t>(turned_ / 8);
     for (int32_t at = 0; at < turned_; at += kRowLanes)
-      Mul(s[at], s[at], sign[at], lanes(turned_ - at), static_cast<uint8_t>(n), BinaryRepeatParams(1, 1, 1, row, row, 0));
+      Mul(s[at], s[at], sign[at], lanes(turned_ - at), static_cast<uint8_t>(n),
+          BinaryRepeatParams(1, 1, 1, row, row, 0));
     ordered();
     if (!before_) return;
     Duplicate(c, 1.f, static_cast<uint64_t>(before_), static_cast<uint8_t>(n), 1, row);
@@ -74,8 +82,8 @@ class RopeRows {
       ordered();
     }
     const uint8_t rows = static_cast<uint8_t>(n), row = static_cast<uint8_t>(v.D / 8);
-    const LocalTensor<float> squares = squares_.Get<float>(), ones = small_.Get<float>(), factor = ones[kRowLanes],
-                             blocks = factor[round_up(v.rows, 8)];
+    const LocalTensor<float> squares = squares_.Get<float>(), ones = small_.Get<float>(),
+                             factor = ones[kRowLanes], blocks = factor[round_up(v.rows, 8)];
     Mul(squares, x, x, lanes(v.D), rows, BinaryRepeatParams(1, 1, 1, 8, row, row));
     ordered();
     for (int32_t at = kRowLanes; at < v.D; at += kRowLanes) {
@@ -104,7 +112,9 @@ class RopeRows {
   }
 
  private:
-  __aicore__ inline static uint64_t lanes(int32_t left) { return static_cast<uint64_t>(min_of(left, kRowLanes)); }
+  __aicore__ inline static uint64_t lanes(int32_t left) {
+    return static_cast<uint64_t>(min_of(left, kRowLanes));
+  }
   __aicore__ inline int32_t sines() const { return (ANGLE_ROWS ? v.rows : 1) * turned_; }
 
   __aicore__ inline void turn(const LocalTensor<float>& y, int32_t n) {
@@ -125,7 +135,8 @@ class RopeRows {
     ordered();
   }
 
-  // Offsets in bytes: of the partner of every turned lane, of its cosine and its sine; and the sign of its sine.
+  // Offsets in bytes: of the partner of every turned lane, of its cosine and its sine; and the sign of its
+  // sine.
   __aicore__ inline void places() {
     const int32_t n = turned_, angles = ANGLE_ROWS ? v.rows : 1;
     const LocalTensor<int32_t> swap = swap_places_.Get<int32_t>(), cosine = angle_places_.Get<int32_t>(),
@@ -175,7 +186,8 @@ class RopeRows {
 
   const RopeRowsTiling v;
   int32_t begin_, before_, turned_, angle_pitch_;
-  TBuf<TPosition::VECCALC> squares_, small_, swapped_, swap_places_, angle_places_, turns_, scratch_, floats_, weight_;
+  TBuf<TPosition::VECCALC> squares_, small_, swapped_, swap_places_, angle_places_, turns_, scratch_, floats_,
+      weight_;
 };
 
 }  // namespace dsv4_ascend

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tilings of q_norm_rope and swa_store_kv: plain structs that the host fills and the kernels take by value. Strides are
-// in elements.
+// Tilings of q_norm_rope and swa_store_kv: plain structs that the host fills and the kernels take by value.
+// Strides are in elements.
 #pragma once
 #include <cstdint>
 

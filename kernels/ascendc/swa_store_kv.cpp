@@ -10,18 +10,26 @@ namespace {
 template <class T>
 class SwaStoreKv {
  public:
-  __aicore__ inline SwaStoreKv(GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR slots, GM_ADDR pages,
-                               const SwaStoreKvTiling& tiling)
-      : v(tiling), rows_(tiling.row), kv_(global<T>(kv)), pages_(global<T>(pages)), cos_sin_(global<float>(cos_sin)),
-        positions_(global<int64_t>(positions)), slots_(global<int64_t>(slots)) {
-    pipe_.InitBuffer(kv_queue_, 2, v.row.rows * v.row.D * sizeof(T));
-    pipe_.InitBuffer(out_queue_, 2, v.row.rows * v.row.D * sizeof(T));
-    pipe_.InitBuffer(angle_queue_, 2, v.row.rows * rows_.angle_pitch() * sizeof(float));
-    pipe_.InitBuffer(weight_queue_, 1, v.row.D * sizeof(float));
-    rows_.init(&pipe_);
-    if (v.weight == 2) load_weight<bfloat16_t>(weight);
-    else if (v.weight == 3) load_weight<half>(weight);
-    else load_weight<float>(weight);
+  __aicore__ inline SwaStoreKv(TPipe* pipe, GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin, GM_ADDR positions,
+                               GM_ADDR slots, GM_ADDR pages, const SwaStoreKvTiling& tiling)
+      : v(tiling),
+        rows_(tiling.row),
+        kv_(global<T>(kv)),
+        pages_(global<T>(pages)),
+        cos_sin_(global<float>(cos_sin)),
+        positions_(global<int64_t>(positions)),
+        slots_(global<int64_t>(slots)) {
+    pipe->InitBuffer(kv_queue_, 2, v.row.rows * v.row.D * sizeof(T));
+    pipe->InitBuffer(out_queue_, 2, v.row.rows * v.row.D * sizeof(T));
+    pipe->InitBuffer(angle_queue_, 2, v.row.rows * rows_.angle_pitch() * sizeof(float));
+    pipe->InitBuffer(weight_queue_, 1, v.row.D * sizeof(float));
+    rows_.init(pipe);
+    if (v.weight == 2)
+      load_weight<bfloat16_t>(weight);
+    else if (v.weight == 3)
+      load_weight<half>(weight);
+    else
+      load_weight<float>(weight);
   }
 
   // Rows that are stored are gathered into tiles; no other row, and no position of one, is read.
@@ -78,7 +86,6 @@ class SwaStoreKv {
   GlobalTensor<T> kv_, pages_;
   GlobalTensor<float> cos_sin_;
   GlobalTensor<int64_t> positions_, slots_;
-  TPipe pipe_;
   TQue<TPosition::VECIN, 1> kv_queue_, angle_queue_, weight_queue_;
   TQue<TPosition::VECOUT, 1> out_queue_;
 };
@@ -86,12 +93,13 @@ class SwaStoreKv {
 }  // namespace
 }  // namespace dsv4_ascend
 
-#define DSV4_SWA_STORE_KV(suffix, T)                                                                                  \
-  extern "C" __global__ __aicore__ void dsv4_swa_store_kv_##suffix(GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin,       \
-                                                                   GM_ADDR positions, GM_ADDR slots, GM_ADDR pages,   \
-                                                                   SwaStoreKvTiling tiling) {                         \
-    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                                   \
-    dsv4_ascend::SwaStoreKv<T>(kv, weight, cos_sin, positions, slots, pages, tiling).run();                           \
+#define DSV4_SWA_STORE_KV(suffix, T)                                                                         \
+  extern "C" __global__ __aicore__ void dsv4_swa_store_kv_##suffix(                                          \
+      GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR slots, GM_ADDR pages,          \
+      SwaStoreKvTiling tiling) {                                                                             \
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
+    AscendC::TPipe pipe;                                                                                     \
+    dsv4_ascend::SwaStoreKv<T>(&pipe, kv, weight, cos_sin, positions, slots, pages, tiling).run();           \
   }
 DSV4_SWA_STORE_KV(bf16, bfloat16_t)
 DSV4_SWA_STORE_KV(f16, half)

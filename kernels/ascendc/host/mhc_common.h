@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side that mhc_pre, mhc_post_pre and mhc_head share: tilings, the workspace, and turns of at most 4096
-// tokens, which bound it. The buffers' sizes are written down in mhc_pre.cpp.
+// The host side that mhc_pre, mhc_post_pre and mhc_head share: tilings, the workspace, and turns of at most
+// 4096 tokens, which bound it. The buffers' sizes are written down in mhc_pre.cpp.
 #pragma once
 #include "../launch.h"
 #include "../mhc_tiling.h"
@@ -12,7 +12,9 @@ constexpr int64_t kUnified = 184 * 1024;  // bytes of local memory that are ours
 constexpr int64_t kKeepNorm = 8192;       // channels of norm weight that stay in local memory
 
 inline int64_t element_bytes(Dtype t) { return t == kF32 ? 4 : 2; }
-inline int32_t norm_kind(const TensorView& norm) { return !norm ? 0 : norm.dtype == kF32 ? 1 : norm.dtype == kBF16 ? 2 : 3; }
+inline int32_t norm_kind(const TensorView& norm) {
+  return !norm ? 0 : norm.dtype == kF32 ? 1 : norm.dtype == kBF16 ? 2 : 3;
+}
 inline int64_t slices_of(int64_t d) { return ceil_div<int64_t>(d, kMhcSlice); }
 
 template <class P>
@@ -22,25 +24,30 @@ uint64_t workspace_bytes(const P& p, int64_t columns) {
 }
 
 // Bytes of the buffers of MhcProject.
-inline int64_t project_bytes(int64_t hc, int64_t columns, int64_t wide, int64_t each, int64_t element, bool mix) {
+inline int64_t project_bytes(int64_t hc, int64_t columns, int64_t wide, int64_t each, int64_t element,
+                             bool mix) {
   const int64_t pitch = wide * kMhcSlice, row = hc * pitch, cast = element == 4 ? 0 : 4;
   int64_t bytes = columns * row * 4 + 2 * each * row * element + 2 * wide * (1 + columns) * kMhcGroup * 4 +
                   wide * each * (1 + columns) * kMhcLanes * 4 + each * row * cast;
-  if (mix) bytes += 40 * kMhcGroup * 4 * (2 + 8) + each * pitch * (2 * element + cast) + 2 * each * row * element;
+  if (mix)
+    bytes += 40 * kMhcGroup * 4 * (2 + 8) + each * pitch * (2 * element + cast) + 2 * each * row * element;
   return bytes;
 }
 
-// Everything but the strides of mhc_post_pre. Two slices an item give bursts of 512 bytes and more of a 16-bit stream;
-// where that leaves cores without work, an item is one slice.
+// Everything but the strides of mhc_post_pre. Two slices an item give bursts of 512 bytes of a 16-bit stream.
+// With few tokens fn is most of the traffic, whose bursts are 512 bytes of one slice, and smaller items split
+// it more evenly.
 template <class P>
 MhcProjectTiling project_tiling(const P& p, const TensorView& residual, int64_t columns, bool mix) {
   MhcProjectTiling v{};
   const int64_t element = element_bytes(residual.dtype), slices = slices_of(p.d);
   const int64_t groups = ceil_div<int64_t>(p.T < kTurn ? p.T : kTurn, kMhcGroup);
-  v.wide = slices / 2 * groups >= 2 * vector_cores() ? 2 : 1;
+  v.wide = slices > 1 && groups >= 32 ? 2 : 1;
   v.each = kMhcGroup;
-  while (v.wide * v.each > kMhcGroup || project_bytes(p.hc, columns, v.wide, v.each, element, mix) > kUnified) v.each /= 2;
-  v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d), v.columns = static_cast<int32_t>(columns);
+  while (v.wide * v.each > kMhcGroup || project_bytes(p.hc, columns, v.wide, v.each, element, mix) > kUnified)
+    v.each /= 2;
+  v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d),
+  v.columns = static_cast<int32_t>(columns);
   v.slices = static_cast<int32_t>(slices);
   v.residual_t = residual.stride[0], v.residual_i = residual.stride[1], v.fn_c = p.fn.stride[0];
   return v;
@@ -52,7 +59,8 @@ inline void set_tokens(MhcProjectTiling& v, int64_t tokens) {
 }
 
 // Bytes of the buffers of MhcJoin.
-inline int64_t join_bytes(int64_t hc, int64_t d, int64_t width, int64_t element, int64_t y_buffers, bool norm, bool kept) {
+inline int64_t join_bytes(int64_t hc, int64_t d, int64_t width, int64_t element, int64_t y_buffers, bool norm,
+                          bool kept) {
   const int64_t row = round_up<int64_t>(d, 64);
   int64_t bytes = 2 * 16 * 64 * 4 + 2 * hc * width * element + y_buffers * row * element + 8 * 1024 +
                   width * 4 + (element == 4 ? 0 : hc * width * 4);
@@ -66,18 +74,22 @@ MhcFinishTiling finish_tiling(const P& p, const TensorView& residual, const Tens
   const int64_t element = element_bytes(residual.dtype);
   v.norm = norm_kind(p.norm_weight), v.norm_kept = v.norm && p.d <= kKeepNorm;
   v.width = static_cast<int32_t>(round_up<int64_t>(p.d < 4096 ? p.d : 4096, 64)), v.y_buffers = 2;
-  const auto fits = [&] { return join_bytes(p.hc, p.d, v.width, element, v.y_buffers, v.norm, v.norm_kept) <= kUnified; };
+  const auto fits = [&] {
+    return join_bytes(p.hc, p.d, v.width, element, v.y_buffers, v.norm, v.norm_kept) <= kUnified;
+  };
   while (!fits() && v.width > 1024) v.width = static_cast<int32_t>(round_up<int64_t>(v.width / 2, 64));
   if (!fits()) v.y_buffers = 1;
   while (!fits() && v.width > 64) v.width = static_cast<int32_t>(round_up<int64_t>(v.width / 2, 64));
-  v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d), v.columns = static_cast<int32_t>(columns);
+  v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d),
+  v.columns = static_cast<int32_t>(columns);
   v.slices = static_cast<int32_t>(slices_of(p.d));
   v.residual_t = residual.stride[0], v.residual_i = residual.stride[1], v.y_t = y.stride[0];
   v.rms_eps = static_cast<float>(p.rms_eps), v.hc_eps = static_cast<float>(p.hc_eps);
   v.mean_row = 1.f / static_cast<float>(p.hc * p.d), v.mean_channels = 1.f / static_cast<float>(p.d);
   return v;
 }
-// Returns the number of blocks. A core makes the coefficients of 64 tokens in about the time of eight rows of y.
+// Returns the number of blocks. A core makes the coefficients of 64 tokens in about the time of eight rows of
+// y.
 inline int64_t set_tokens(MhcFinishTiling& v, int64_t tokens, bool mixes) {
   const int64_t cores = vector_cores();
   v.tokens = static_cast<int32_t>(tokens);

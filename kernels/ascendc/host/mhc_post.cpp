@@ -18,15 +18,24 @@ int32_t launch(const MhcPostParams& p, const Launch& l) {
   const int64_t wanted = ceil_div(p.d, ceil_div<int64_t>(cores, p.T));  // every core at work
   int64_t tile = round_up<int64_t>(wanted > kMinTile ? wanted : kMinTile, 64);
   tile = tile < kMaxTile ? tile : kMaxTile;
-  tile = round_up<int64_t>(ceil_div(p.d, ceil_div(p.d, tile)), 64);     // tiles of a row are of one size
-  const MhcPostTiling tiling{p.y.stride[0], p.residual.stride[0], p.residual.stride[1], p.post.stride[0],
-                             p.comb.stride[0], p.comb.stride[1], p.out.stride[0], p.out.stride[1],
-                             p.T, ceil_div(p.d, tile), static_cast<int32_t>(p.hc), static_cast<int32_t>(p.d),
+  tile = round_up<int64_t>(ceil_div(p.d, ceil_div(p.d, tile)), 64);  // tiles of a row are of one size
+  const MhcPostTiling tiling{p.y.stride[0],
+                             p.residual.stride[0],
+                             p.residual.stride[1],
+                             p.post.stride[0],
+                             p.comb.stride[0],
+                             p.comb.stride[1],
+                             p.out.stride[0],
+                             p.out.stride[1],
+                             p.T,
+                             ceil_div(p.d, tile),
+                             static_cast<int32_t>(p.hc),
+                             static_cast<int32_t>(p.d),
                              static_cast<int32_t>(tile)};
   const int64_t units = p.T * tiling.tiles, blocks = units < cores ? units : cores;
   if (p.residual.dtype == kBF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_bf16, blocks, l, address(p.y), address(p.residual), address(p.post),
-                              address(p.comb), address(p.out), tiling);
+    return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_bf16, blocks, l, address(p.y), address(p.residual),
+                              address(p.post), address(p.comb), address(p.out), tiling);
   return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_f32, blocks, l, address(p.y), address(p.residual), address(p.post),
                             address(p.comb), address(p.out), tiling);
 }

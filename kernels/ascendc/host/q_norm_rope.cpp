@@ -20,10 +20,10 @@ int32_t launch(const QNormRopeParams& p, const Launch& l) {
   v.cos_sin_row = p.cos_sin.stride[0];
   const int64_t units = v.T * v.tiles, blocks = units < cores ? units : cores;
   if (p.q.dtype == kBF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_bf16, blocks, l, address(p.q), address(p.cos_sin), address(p.positions),
-                              address(p.out), v);
-  return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f32, blocks, l, address(p.q), address(p.cos_sin), address(p.positions),
-                            address(p.out), v);
+    return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_bf16, blocks, l, address(p.q), address(p.cos_sin),
+                              address(p.positions), address(p.out), v);
+  return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f32, blocks, l, address(p.q), address(p.cos_sin),
+                            address(p.positions), address(p.out), v);
 }
 
 }  // namespace
