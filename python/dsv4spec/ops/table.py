@@ -18,7 +18,6 @@ NO_KERNEL: dict[str, frozenset[str]] = {
         "lightning_index",
         "moe_experts",
         "sparse_paged_attention",
-        "swa_paged_attention",
         "verify_tree_sampling",
     }),
 }

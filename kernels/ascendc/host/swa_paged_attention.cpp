@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// swa_paged_attention: units of work of up to 16 (query row, head) pairs, spread over the vector cores.
+#include "../launch.h"
+#include "../swa_paged_attention_tiling.h"
+
+#define DECLARE(suffix)                                                                                               \
+  DSV4_ASCEND_DECLARE(dsv4_swa_paged_attention_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, \
+                      GM_ADDR, GM_ADDR, SwaTiling);
+DECLARE(bf16)
+DECLARE(f32)
+
+namespace dsv4::ascend {
+namespace {
+
+constexpr int32_t kKeys = 32;
+constexpr int64_t kUnified = 184 * 1024 - 256;
+
+// Bytes of the buffers of SwaExact.
+int64_t exact_bytes(int64_t D, int64_t R, int64_t pairs, int64_t kv_buffers, int64_t element) {
+  const int64_t turned = R ? D - (D - R) / 8 * 8 : 0;
+  return (2 * pairs + kv_buffers * kKeys) * D * element + (element == 4 ? 0 : (2 * pairs + kKeys) * D * 4) +
+         2 * kKeys * 64 * 4 + 2 * kKeys * 64 / 8 + pairs * kKeys * (4 + 32) +
+         swa_softmax_bytes(static_cast<int32_t>(pairs), 1, kKeys) +
+         (R ? 7 * round_up<int64_t>(turned, 64) * 4 + round_up<int64_t>(R, 8) * 4 : 0);
+}
+
+// Gives every unit of work all heads of the rows that a request has on average, up to `pairs`, or, where a row alone
+// has more heads, an even part of them.
+void cut(SwaTiling& v, int64_t pairs) {
+  v.head_tiles = static_cast<int32_t>(ceil_div<int64_t>(v.H, pairs));
+  v.tile_heads = ceil_div(v.H, v.head_tiles);
+  const int64_t average = v.B > 0 ? ceil_div(v.T, v.B) : 1, most = pairs / v.tile_heads;
+  v.tile_rows = static_cast<int32_t>(average < 1 ? 1 : average < most ? average : most);
+}
+
+SwaTiling tiling_of(const SwaPagedAttentionParams& p) {
+  SwaTiling v{};
+  v.q_t = p.q.stride[0], v.q_h = p.q.stride[1];
+  v.kv_page = p.kv_pages.stride[0], v.kv_slot = p.kv_pages.stride[1];
+  v.out_t = p.out.stride[0], v.out_h = p.out.stride[1];
+  v.mask_b = p.tree_mask.stride[0], v.mask_j = p.tree_mask.stride[1];
+  v.angle_row = p.cos_sin.stride[0], v.table_b = p.block_table.stride[0];
+  v.T = p.T, v.B = p.B, v.P = p.P, v.page = p.page, v.maxp = p.maxp, v.window = p.window, v.max_pos = p.max_pos;
+  v.H = static_cast<int32_t>(p.H), v.D = static_cast<int32_t>(p.D), v.n = static_cast<int32_t>(p.n);
+  v.R = p.max_pos > 0 ? static_cast<int32_t>(p.R) : 0;
+  v.scale = p.scale, v.zero_padding = p.zero_padding, v.has_sink = p.sink.data != nullptr;
+  v.wide_table = p.block_table.dtype == kI64, v.wide_starts = p.query_start_loc.dtype == kI64;
+  v.wide_lens = p.seq_lens.dtype == kI64;
+  return v;
+}
+
+int32_t launch(const SwaPagedAttentionParams& p, const Launch& l) {
+  if (p.n > kSwaMaxNodes)
+    return refuse(l, "tree_mask: expected at most %d nodes, got %lld", kSwaMaxNodes, static_cast<long long>(p.n));
+  SwaTiling v = tiling_of(p);
+  const int64_t element = p.q.dtype == kF32 ? 4 : 2;
+  v.pairs = 16, v.kv_buffers = 2;
+  if (exact_bytes(v.D, v.R, 16, 2, element) > kUnified) {
+    v.kv_buffers = 1;
+    if (exact_bytes(v.D, v.R, 16, 1, element) > kUnified) v.pairs = 8;
+  }
+  cut(v, v.pairs);
+  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, cores = vector_cores();
+  const int64_t blocks = units < cores ? units : cores;
+#define LAUNCH(suffix)                                                                                                 \
+  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_##suffix, blocks, l, address(p.q), address(p.kv_pages),           \
+                            address(p.block_table), address(p.query_start_loc), address(p.seq_lens), address(p.sink), \
+                            address(p.tree_mask), address(p.cos_sin), address(p.out), v)
+  if (p.q.dtype == kBF16) LAUNCH(bf16);
+  LAUNCH(f32);
+#undef LAUNCH
+}
+
+}  // namespace
+DSV4_ASCEND_KERNEL(swa_paged_attention, SwaPagedAttentionParams, launch)
+}  // namespace dsv4::ascend

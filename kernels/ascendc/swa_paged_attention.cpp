@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// swa_paged_attention: out = sum_k exp(x_k) K_k / (exp(sink) + sum_k exp(x_k)),  x_k = scale * q . K_k
+// Contract: include/dsv4spec/attention.h.
+#include "swa_exact.h"
+
+#define DSV4_SWA(suffix, T)                                                                                           \
+  extern "C" __global__ __aicore__ void dsv4_swa_paged_attention_##suffix(                                            \
+      GM_ADDR q, GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink, GM_ADDR mask, GM_ADDR cos_sin,  \
+      GM_ADDR out, SwaTiling tiling) {                                                                                \
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                                   \
+    dsv4_ascend::SwaExact<T>(q, kv, table, starts, lens, sink, mask, cos_sin, out, tiling).run();                     \
+  }
+DSV4_SWA(bf16, bfloat16_t)
+DSV4_SWA(f16, half)
+DSV4_SWA(f32, float)

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// The online softmax of M (row, head) pairs on the vector unit, over tiles of `groups` groups of LANES keys: scores
+// [M][groups * LANES] become weights, 0 where a pair does not see a key. A group is reduced by one instruction and the
+// groups are added in order, so a pair's sum does not depend on groups in which it sees nothing.
+// A score that is not finite counts as NaN: the key or the query holds NaN or infinity. It is kept apart, in `poison`,
+// which the result gets added, so that no comparison meets a NaN.
+#pragma once
+#include "mhc_vector.h"
+#include "swa_request.h"
+
+namespace dsv4_ascend {
+
+constexpr float kSwaLowest = -3.4028234e38f;
+
+template <int32_t LANES>
+class SwaSoftmax {
+ public:
+  static constexpr int32_t kWords = LANES / 32;  // of a pair in a group: a bit a key
+
+  __aicore__ inline SwaSoftmax(int32_t pairs, int32_t groups, float scale) : m_(pairs), most_(groups), scale_(scale) {}
+  __aicore__ inline void init(TPipe* pipe) {
+    pipe->InitBuffer(buffer_, swa_softmax_bytes(m_, most_, LANES));
+    const LocalTensor<float> all = buffer_.template Get<float>();
+    const int32_t row = round_up(m_, kRowLanes), bits = round_up(m_ * most_ * kWords, kRowLanes);
+    top = all, sum = all[row], poison = all[2 * row], sink = all[3 * row], shrink_ = all[4 * row], part_ = all[5 * row];
+    blocks = all[9 * row], other_ = blocks[8 * m_];
+    words_ = other_[8 * m_].ReinterpretCast<uint32_t>(), chosen_ = words_[bits].ReinterpretCast<uint8_t>();
+    spare = words_[2 * bits].ReinterpretCast<float>();
+    event_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_S>());
+    arrived_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::S_V>());
+    SetFlag<HardEvent::V_S>(event_);
+  }
+  __aicore__ inline void finish(TPipe* pipe) {
+    WaitFlag<HardEvent::V_S>(event_);
+    pipe->ReleaseEventID<HardEvent::V_S>(event_);
+    pipe->ReleaseEventID<HardEvent::S_V>(arrived_);
+  }
+
+  __aicore__ inline void begin() {
+    Duplicate(top, kSwaLowest, m_);
+    Duplicate(sum, 0.f, m_);
+    Duplicate(poison, 0.f, m_);
+    ordered();
+  }
+
+  // The scalar unit writes words and sinks between these two.
+  __aicore__ inline void open() { WaitFlag<HardEvent::V_S>(event_); }
+  __aicore__ inline void set_word(int32_t at, uint32_t seen) { words_.SetValue(at, seen); }
+  __aicore__ inline void set_sink(int32_t pair, float x) { sink.SetValue(pair, x); }
+  __aicore__ inline void close() {
+    SetFlag<HardEvent::S_V>(arrived_);
+    WaitFlag<HardEvent::S_V>(arrived_);
+  }
+
+  // x: scores, then weights. Afterwards `blocks` holds, in a block a pair, what the sum so far is to be shrunk by.
+  __aicore__ inline void weigh(const LocalTensor<float>& x, int32_t groups) {
+    const int32_t width = groups * LANES, n = m_ * width;
+    const LocalTensor<uint8_t> seen = words_.ReinterpretCast<uint8_t>();
+    const uint8_t rows = static_cast<uint8_t>(m_), row = static_cast<uint8_t>(width / 8);
+    Muls(x, x, scale_, n);
+    ordered();
+    Muls(spare, x, 0.f, n);  // NaN where the score is not finite
+    ordered();
+    Select(spare, seen, spare, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
+    ordered();
+    for (int32_t g = 0; g < groups; ++g) WholeReduceSum(parts(g), spare[g * LANES], LANES, m_, 1, 1, row);
+    Compares(chosen_, spare, 0.f, CMPMODE::EQ, static_cast<uint32_t>(n));
+    ordered();
+    And(chosen_.ReinterpretCast<uint16_t>(), chosen_.ReinterpretCast<uint16_t>(), words_.ReinterpretCast<uint16_t>(), n / 16);
+    for (int32_t g = 0; g < groups; ++g) {
+      Add(poison, poison, parts(g), m_);
+      ordered();
+    }
+    SetFlag<HardEvent::V_S>(event_);  // the words have been read
+    Select(x, chosen_, x, kSwaLowest, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
+    ordered();
+    for (int32_t g = 0; g < groups; ++g)
+      WholeReduceMax(parts(g), x[g * LANES], LANES, m_, 1, 1, row, ReduceOrder::ORDER_ONLY_VALUE);
+    ordered();
+    for (int32_t g = 0; g < groups; ++g) {
+      Max(part_, part_, g ? parts(g) : top, m_);
+      ordered();
+    }
+    Sub(shrink_, top, part_, m_);
+    spread(other_, part_, m_);
+    ordered();
+    Adds(top, part_, 0.f, m_);
+    Exp(shrink_, shrink_, m_);
+    for (int32_t at = 0; at < width; at += kRowLanes)
+      Sub(x[at], x[at], other_, static_cast<uint64_t>(min_of(LANES, kRowLanes)), rows, BinaryRepeatParams(1, 1, 0, row, row, 1));
+    ordered();
+    Exp(x, x, n);
+    Mul(sum, sum, shrink_, m_);
+    spread(blocks, shrink_, m_);
+    ordered();
+    Select(x, chosen_, x, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
+    ordered();
+  }
+  // Adds the weights, rounded or not, to the sums.
+  __aicore__ inline void add_up(const LocalTensor<float>& x, int32_t groups) {
+    for (int32_t g = 0; g < groups; ++g)
+      WholeReduceSum(parts(g), x[g * LANES], LANES, m_, 1, 1, groups * LANES / 8);
+    ordered();
+    for (int32_t g = 0; g < groups; ++g) {
+      Add(sum, sum, parts(g), m_);
+      ordered();
+    }
+  }
+
+  // After the last tile: `blocks` gets what the sums are to be divided by; the result are blocks of what to add then.
+  // No visible key: 0 divided by a number that is not 0.
+  __aicore__ inline LocalTensor<float> divisors(bool has_sink) {
+    Maxs(part_, sum, 1e-30f, m_);
+    if (has_sink) {
+      Sub(shrink_, sink, top, m_);
+      ordered();
+      SetFlag<HardEvent::V_S>(event_);
+      Exp(shrink_, shrink_, m_);
+      ordered();
+      Add(part_, part_, shrink_, m_);
+    }
+    ordered();
+    spread(blocks, part_, m_);
+    spread(other_, poison, m_);
+    ordered();
+    return other_;
+  }
+
+  LocalTensor<float> top, sum, poison, sink, blocks;
+  LocalTensor<float> spare;  // [M][groups * LANES]: free outside of weigh
+
+ private:
+  __aicore__ inline LocalTensor<float> parts(int32_t group) const { return part_[group * round_up(m_, kRowLanes)]; }
+
+  const int32_t m_, most_;
+  const float scale_;
+  int32_t event_ = 0, arrived_ = 0;
+  TBuf<TPosition::VECCALC> buffer_;
+  LocalTensor<float> shrink_, part_, other_;
+  LocalTensor<uint32_t> words_;
+  LocalTensor<uint8_t> chosen_;
+};
+
+}  // namespace dsv4_ascend
