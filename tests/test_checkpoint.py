@@ -71,6 +71,12 @@ def test_quantised_weights_stand_for_their_values(experts, tmp_path):
     assert stored["layers.0.attn.wo_b.scale"].shape == (2, 2)
     _, a, draft_a = load_model(tiny.write(tmp_path / "q", config, stored, shards=2))
     _, b, draft_b = load_model(tiny.write(tmp_path / "p", raw, plain))
+    for model, dtype in ((a, torch.bfloat16), (b, torch.float32)):  # experts stay in BF16 where that holds every value
+        for layer in model.layers:
+            moe = layer.moe
+            assert moe.w13.dtype == moe.w2.dtype == dtype and all(w.dtype == dtype for w in moe.shared.values())
+    for model in (a, draft_a):
+        widen_experts(model)
     equal(a, b)
     # the NextN projections stay FP8 for the op that reads them
     assert draft_a.e_proj.dtype == torch.float8_e4m3fn and draft_a.e_scale.shape == (2, 2)
@@ -78,6 +84,13 @@ def test_quantised_weights_stand_for_their_values(experts, tmp_path):
     for draft in (draft_a, draft_b):
         draft.e_proj = draft.h_proj = draft.e_scale = draft.h_scale = None
     equal(draft_a, draft_b)
+
+
+def widen_experts(model):
+    for layer in getattr(model, "layers", None) or [model.layer]:
+        moe = layer.moe
+        moe.w13, moe.w2 = moe.w13.float(), moe.w2.float()
+        moe.shared = {name: w.float() for name, w in moe.shared.items()}
 
 
 def test_a11_a_block_reads_back_with_the_scale_it_was_made_with(tmp_path):

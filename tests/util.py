@@ -8,8 +8,19 @@ import os
 import pytest
 import torch
 
-# Backends that the op tests run on; a device or emulator adds its name through this variable.
-BACKENDS = os.environ.get("DSV4SPEC_TEST_BACKENDS", "cpu,reference").split(",")
+from dsv4spec import _C
+
+EMULATED = ("cuda_emu",)  # backends that run here wherever they were built (DSV4SPEC_EMULATE=ON)
+
+
+def _backends() -> list[str]:
+    """Those that the op tests run on: what the variable names, else the CPU, the reference and the emulators built."""
+    if named := os.environ.get("DSV4SPEC_TEST_BACKENDS"):
+        return named.split(",")
+    return ["cpu", "reference", *(name for name in EMULATED if _C.backends()[name]["loadable"])]
+
+
+BACKENDS = _backends()
 UNCHECKED = [b for b in BACKENDS if b != "cpu"]  # those that cannot refuse by the values in a tensor: they skip
 GUARD = 64  # elements of sentinel on either side of a guarded tensor
 _SENTINEL = {torch.bool: True, torch.uint8: 0xA5, torch.int8: 0x5A}
