@@ -124,7 +124,7 @@ def test_load_squares(emu, element, second):
         if element == 4:  # two fractals of 16 x 8, side by side
             square = np.concatenate(list(square.reshape(2, 16, 8)), axis=1)
         turned = square.reshape(side, side).T
-        parts = [turned[:16], turned[16:]] if element == 1 else [turned] if element == 2 else [turned[:, :8], turned[:, 8:]]
+        parts = {1: [turned[:16], turned[16:]], 2: [turned], 4: [turned[:, :8], turned[:, 8:]]}[element]
         for f, part in enumerate(parts):
             place = i if element == 2 else i + 3 * f if second else 2 * i + f
             assert np.array_equal(out.reshape(-1, 16, c0)[place], part), (i, f)
@@ -136,8 +136,8 @@ def _bits(x, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "i8"])
-@pytest.mark.parametrize("m,n,k,b_by_k", [(30, 40, 70, False), (30, 40, 70, True), (40, 50, 70, False), (16, 64, 48, True),
-                                          (64, 32, 128, False)])
+@pytest.mark.parametrize("m,n,k,b_by_k", [(30, 40, 70, False), (30, 40, 70, True), (40, 50, 70, False),
+                                          (16, 64, 48, True), (64, 32, 128, False)])
 def test_products(emu, dtype, m, n, k, b_by_k):
     rng = np.random.default_rng(m + n)
     a, b = rng.integers(-8, 9, (m, k)), rng.integers(-8, 9, (k, n))  # exact in any order of summation

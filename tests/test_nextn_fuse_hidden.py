@@ -18,7 +18,7 @@ def make_weights(d, kind, *key):
     """(weight, scale) of one projection."""
     g = rng("proj", d, *key)
     weight = torch.randn(d, d, generator=g) / d ** 0.5
-    if kind in ("float32", "bfloat16"):
+    if kind in ("float32", "bfloat16", "float16"):
         return weight.to(getattr(torch, kind)), None
     if kind == "int8":
         scale = weight.abs().amax(1) / 127
@@ -81,6 +81,26 @@ def test_weights_on_16_bytes(backend, T, hc, d, odd, kind):
     with use_backend(backend):
         ops.nextn_fuse_hidden(*rows, *tensors[2:], **keywords, out=out.tensor)
     close(out.tensor, exact, plain, f"nextn_fuse_hidden {kind}")
+    out.check()
+
+
+HALF = [b for b in BACKENDS if b == "reference" or "nextn_fuse_hidden" in _C.backends()[b].get("float16", ())]
+
+
+@pytest.mark.skipif(not HALF, reason="no backend under test takes float16")
+@pytest.mark.parametrize("backend", HALF)
+@pytest.mark.parametrize("rows,kind", [("float16", kind) for kind in (*KINDS, "float16")] +
+                         [(rows, "float16") for rows in ("float32", "bfloat16")])
+@pytest.mark.parametrize("T,hc,d", [(1, 4, 64), (3, 2, 136), (17, 4, 264), (2, 1, 1040)])
+def test_float16_rows_and_weights(backend, rows, kind, T, hc, d):
+    tensors, keywords = make_inputs(T, hc, d, getattr(torch, rows), kind)
+    double, k = in_double(tensors, keywords)
+    exact, plain = ref.nextn_fuse_hidden(*double, **k), ref.nextn_fuse_hidden(*tensors, **keywords)
+    out = Guarded((T, hc, d), tensors[0].dtype)
+    with use_backend(backend):
+        ops.nextn_fuse_hidden(*(t if t.dtype == torch.float8_e4m3fn else strided(t) for t in tensors), **keywords,
+                              out=out.tensor)
+    close(out.tensor, exact, plain, f"nextn_fuse_hidden {rows} {kind}")
     out.check()
 
 

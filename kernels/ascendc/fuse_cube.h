@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cube core of nextn_fuse_hidden: for a tile of channels and a chunk of tokens, e_proj . e and h_proj . h over all
-// k into L0C, then as floats to the group's scratch. Weights lie [n, k] and so need no transposing (see fuse_units.h
-// for sizes); tiles of k pass through L1 and L0 with two buffers each.
+// The cube core of nextn_fuse_hidden: for a tile of channels and a chunk of tokens, e_proj . e and h_proj . h
+// over all k into L0C, then as floats to the group's scratch. Weights lie [n, k] and so need no transposing
+// (see fuse_units.h for sizes); tiles of k pass through L1 and L0 with two buffers each.
 #pragma once
 #include "fuse_units.h"
 
@@ -103,7 +103,8 @@ class FuseCube {
           LoadData(a2[i * fractal], a1[(block + i) * tall * fractal],
                    LoadData2DParams(0, static_cast<uint8_t>(tall), 1, 0, static_cast<uint16_t>(deep - 1), false, 0));
       }
-      LoadData(b2, b1[block * wide * fractal], LoadData2DParams(0, static_cast<uint8_t>(deep * wide), 1, 0, 0, false, 0));
+      LoadData(b2, b1[block * wide * fractal],
+               LoadData2DParams(0, static_cast<uint8_t>(deep * wide), 1, 0, 0, false, 0));
       a2_.EnQue(a2);
       b2_.EnQue(b2);
       a2 = a2_.template DeQue<X>(), b2 = b2_.template DeQue<X>();

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights of other types as what the cube multiplies: X, bf16 or float. int8 stays unscaled (|q| <= 127 is exact in
-// bf16; the channel's scale is applied to the sums). e4m3 is put into the bits of a half, whose value is then 2^-8 of
-// it, and scaled by its block's power of two; as bf16 that is exact but for results below bf16's least normal number.
+// Weights of other types as what the cube multiplies: X, bf16, half or float. int8 stays unscaled (|q| <= 128
+// is exact in bf16 and half; the channel's scale is applied to the sums). e4m3 is put into the bits of a
+// half, whose value is then 2^-8 of it, and scaled by its block's power of two; as bf16 that is exact but for
+// results below bf16's least normal number.
 #pragma once
 #include "mhc_vector.h"
 

@@ -29,7 +29,8 @@ struct FuseStep {
 };
 template <class X>
 __aicore__ inline FuseStep fuse_step(const NextnFuseHiddenTiling& v, int32_t s) {
-  const int32_t steps = ceil_div(v.d, kFuseDepth<X>), side = s < steps ? 0 : 1, k = (s - side * steps) * kFuseDepth<X>;
+  const int32_t steps = ceil_div(v.d, kFuseDepth<X>), side = s < steps ? 0 : 1;
+  const int32_t k = (s - side * steps) * kFuseDepth<X>;
   return {side, k, min_of(kFuseDepth<X>, v.d - k)};
 }
 template <class X>

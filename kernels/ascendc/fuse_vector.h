@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector cores of nextn_fuse_hidden: the norms of all rows into scratch, tiles of decoded weights for the cube core
-// of the group, and what becomes of its sums. T: rows in and out, X: what is multiplied, W: stored weights.
+// The vector cores of nextn_fuse_hidden: the norms of all rows into scratch, tiles of decoded weights for the
+// cube core of the group, and what becomes of its sums. T: rows in and out, X: what is multiplied, W: stored
+// weights.
 #pragma once
 #include "fuse_decode.h"
 #include "fuse_units.h"
@@ -155,18 +156,22 @@ class FuseVector {
     const uint16_t slot = static_cast<uint16_t>(tiles_ & 1);
     if (tiles_ >= 2) CrossCoreWaitFlag(kTileFree + slot);
     ++tiles_;
-    const int32_t half = round_up(ceil_div(unit.columns, 2), kFuseRows);
-    const int32_t first = GetSubBlockIdx() ? half : 0, end = GetSubBlockIdx() ? unit.columns : min_of(half, unit.columns);
+    const int32_t middle = round_up(ceil_div(unit.columns, 2), kFuseRows);
+    const bool second = GetSubBlockIdx() != 0;
+    const int32_t first = second ? middle : 0, end = second ? unit.columns : min_of(middle, unit.columns);
     const int32_t pitch = round_up(step.depth, kBlock / static_cast<int32_t>(sizeof(Stored)));
     for (int32_t row = first; row < end; row += kFuseRows) {
       const int32_t rows = min_of(kFuseRows, end - row), n = unit.n + row;
       LocalTensor<Stored> in = in_.template AllocTensor<Stored>();
-      rows_in(in, weight_[step.side][n * v.weight_n[step.side] + step.k], rows, step.depth, v.weight_n[step.side], pitch);
+      const int64_t stride = v.weight_n[step.side];
+      rows_in(in, weight_[step.side][n * stride + step.k], rows, step.depth, stride, pitch);
       in_.EnQue(in);
       in = in_.template DeQue<Stored>();
       LocalTensor<X> made = made_.template AllocTensor<X>();
-      if constexpr (SameType<W, bfloat16_t>::value) {
+      if constexpr (SameType<W, bfloat16_t>::value || SameType<W, half>::value) {
         to_float(made, in, rows * pitch);
+      } else if constexpr (SameType<X, half>::value) {
+        Cast(made, in, RoundMode::CAST_NONE, static_cast<uint32_t>(rows * pitch));  // int8
       } else {
         floats_of(work, in, rows * pitch);
         if constexpr (kE4m3)
@@ -192,7 +197,8 @@ class FuseVector {
     kept_ = -1;
     CrossCoreWaitFlag(kSumsReady);
     for (int32_t done = 0; done < mine.count; done += at_once) {
-      const int32_t tokens = min_of<int32_t>(at_once, mine.count - done), t = mine.first + done, rows = tokens * v.hc;
+      const int32_t tokens = min_of<int32_t>(at_once, mine.count - done), t = mine.first + done;
+      const int32_t rows = tokens * v.hc;
       LocalTensor<float> e = small_.template AllocTensor<float>(), h = in_.template AllocTensor<float>();
       DataCopy(e, sums_[t * tile], tokens * tile);
       DataCopy(h, sums_[(v.chunk + t * v.hc) * tile], rows * tile);

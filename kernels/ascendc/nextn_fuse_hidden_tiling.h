@@ -2,8 +2,9 @@
 #pragma once
 #include <cstdint>
 
-// Scratch, from its first byte on: x [e_rows + h_rows, pitch], the normed rows; at ring_at, for every group of cores
-// two tiles [tile, 512 bytes] of decoded weights; at sums_at, for every group [chunk * (1 + hc), tile] floats.
+// Scratch, from its first byte on: x [e_rows + h_rows, pitch], the normed rows; at ring_at, for every group
+// of cores two tiles [tile, 512 bytes] of decoded weights; at sums_at, for every group [chunk * (1 + hc),
+// tile] floats.
 struct NextnFuseHiddenTiling {
   int64_t embeds_t, hidden_t, out_t, out_i;      // strides in elements
   int64_t weight_n[2], scale_n[2];               // of e_proj and h_proj

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// nextn_fuse_hidden on groups of a cube core and two vector cores: chunks of tokens, tiles of channels, scratch.
+// nextn_fuse_hidden on groups of a cube core and two vector cores: chunks of tokens, tiles of channels,
+// scratch.
 #include "../launch.h"
 #include "../nextn_fuse_hidden_tiling.h"
 
@@ -7,11 +8,18 @@
   DSV4_ASCEND_DECLARE(dsv4_nextn_fuse_hidden_##name, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,  \
                       GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, NextnFuseHiddenTiling)
 DSV4_FUSE_DECLARE(bf16_bf16);
+DSV4_FUSE_DECLARE(bf16_f16);
 DSV4_FUSE_DECLARE(bf16_f32);
 DSV4_FUSE_DECLARE(bf16_i8);
 DSV4_FUSE_DECLARE(bf16_e4m3);
-DSV4_FUSE_DECLARE(f32_f32);
+DSV4_FUSE_DECLARE(f16_bf16);
+DSV4_FUSE_DECLARE(f16_f16);
+DSV4_FUSE_DECLARE(f16_f32);
+DSV4_FUSE_DECLARE(f16_i8);
+DSV4_FUSE_DECLARE(f16_e4m3);
 DSV4_FUSE_DECLARE(f32_bf16);
+DSV4_FUSE_DECLARE(f32_f16);
+DSV4_FUSE_DECLARE(f32_f32);
 DSV4_FUSE_DECLARE(f32_i8);
 DSV4_FUSE_DECLARE(f32_e4m3);
 
@@ -22,6 +30,12 @@ constexpr int64_t kRowStride = 65535;    // the largest that DataCopy with Nd2Nz
 constexpr int64_t kL0C = 128 * 1024, kMostColumns = 256, kMostRows = 128;
 constexpr int64_t kRingRow = 512;        // bytes of k in a tile
 
+// What the cube multiplies, as the kernels' names have it: 16 bits where both sides are exact in them.
+Dtype products_of(Dtype rows, Dtype weights) {
+  if (rows == kBF16 && (weights == kBF16 || weights == kI8 || weights == kF8E4M3)) return kBF16;
+  return rows == kF16 && (weights == kF16 || weights == kI8) ? kF16 : kF32;
+}
+
 struct Plan {
   NextnFuseHiddenTiling tiling{};
   bool decoded;
@@ -29,13 +43,14 @@ struct Plan {
   uint64_t bytes;
 
   explicit Plan(const NextnFuseHiddenParams& p) {
-    const bool floats = p.embeds.dtype == kF32 || p.e_proj.dtype == kF32;
-    decoded = p.e_proj.dtype != (floats ? kF32 : kBF16);
-    const int64_t element = floats ? 4 : 2, cores = cube_cores();
+    const Dtype products = products_of(p.embeds.dtype, p.e_proj.dtype);
+    decoded = p.e_proj.dtype != products;
+    const int64_t element = products == kF32 ? 4 : 2, cores = cube_cores();
     const int64_t most = kMostRows / p.hc > 64 ? 64 : kMostRows / p.hc, rounded = round_up<int64_t>(p.T, 16);
     const int64_t chunk = rounded < most ? rounded : most, chunks = ceil_div(p.T, chunk);
     // As many channels as give every core a tile, and as L0C and L0B hold.
-    const int64_t held = kL0C / 4 / (chunk * (1 + p.hc)) / 16 * 16, wanted = round_up<int64_t>(ceil_div(p.d, cores), 16);
+    const int64_t held = kL0C / 4 / (chunk * (1 + p.hc)) / 16 * 16;
+    const int64_t wanted = round_up<int64_t>(ceil_div(p.d, cores), 16);
     int64_t tile = held < kMostColumns ? held : kMostColumns;
     tile = wanted < tile ? wanted : tile;
     const int64_t tiles = ceil_div(p.d, tile), units = tiles * chunks;
@@ -68,25 +83,29 @@ int32_t launch(const NextnFuseHiddenParams& p, const Launch& l) {
     if (plan.tiling.weight_n[side] > kRowStride)
       return refuse(l, "%s: expected rows at most %lld elements apart, got %lld", side ? "h_proj" : "e_proj",
                     static_cast<long long>(kRowStride), static_cast<long long>(plan.tiling.weight_n[side]));
-#define DSV4_FUSE_LAUNCH(name)                                                                                      \
-  return DSV4_ASCEND_LAUNCH(dsv4_nextn_fuse_hidden_##name, plan.blocks, l, address(p.embeds), address(p.hidden),    \
-                            address(p.enorm_weight), address(p.hnorm_weight), address(p.e_proj), address(p.h_proj), \
-                            address(p.e_proj_scale), address(p.h_proj_scale), address(p.out), workspace_of(l), plan.tiling)
-  if (p.embeds.dtype == kF32) switch (p.e_proj.dtype) {
-    case kF32: DSV4_FUSE_LAUNCH(f32_f32);
-    case kBF16: DSV4_FUSE_LAUNCH(f32_bf16);
-    case kI8: DSV4_FUSE_LAUNCH(f32_i8);
-    default: DSV4_FUSE_LAUNCH(f32_e4m3);
+#define DSV4_FUSE_LAUNCH(name)                                                                                  \
+  return DSV4_ASCEND_LAUNCH(dsv4_nextn_fuse_hidden_##name, plan.blocks, l, address(p.embeds), address(p.hidden), \
+                            address(p.enorm_weight), address(p.hnorm_weight), address(p.e_proj),                \
+                            address(p.h_proj), address(p.e_proj_scale), address(p.h_proj_scale), address(p.out), \
+                            workspace_of(l), plan.tiling)
+#define DSV4_FUSE_ROWS(rows)                           \
+  switch (p.e_proj.dtype) {                            \
+    case kBF16: DSV4_FUSE_LAUNCH(rows##_bf16);         \
+    case kF16: DSV4_FUSE_LAUNCH(rows##_f16);           \
+    case kF32: DSV4_FUSE_LAUNCH(rows##_f32);           \
+    case kI8: DSV4_FUSE_LAUNCH(rows##_i8);             \
+    default: DSV4_FUSE_LAUNCH(rows##_e4m3);            \
   }
-  switch (p.e_proj.dtype) {
-    case kF32: DSV4_FUSE_LAUNCH(bf16_f32);
-    case kBF16: DSV4_FUSE_LAUNCH(bf16_bf16);
-    case kI8: DSV4_FUSE_LAUNCH(bf16_i8);
-    default: DSV4_FUSE_LAUNCH(bf16_e4m3);
+  switch (p.embeds.dtype) {
+    case kBF16: DSV4_FUSE_ROWS(bf16)
+    case kF16: DSV4_FUSE_ROWS(f16)
+    default: DSV4_FUSE_ROWS(f32)
   }
+#undef DSV4_FUSE_ROWS
 #undef DSV4_FUSE_LAUNCH
 }
 
 }  // namespace
 DSV4_ASCEND_KERNEL_WITH_WORKSPACE(nextn_fuse_hidden, NextnFuseHiddenParams, launch, workspace_size)
+DSV4_ASCEND_FLOAT16(nextn_fuse_hidden)
 }  // namespace dsv4::ascend

@@ -57,8 +57,8 @@ void run_fractals(const void* payload) {
   }
 }
 
-// Where element (row, column) of a square lies among its fractals in L1, and that of the transposed one in L0.
-// 8 bit: two fractals one above the other. 16 bit: one. 32 bit: two side by side.
+// Where element (row, column) of a square lies among its fractals in L1, and that of the transposed one in
+// L0. 8 bit: two fractals one above the other. 16 bit: one. 32 bit: two side by side.
 uint32_t place_in_square(uint32_t element, uint32_t row, uint32_t column, uint32_t fractal_step) {
   const uint32_t c0 = kBlockBytes / element;
   const uint32_t fractal = element == 4 ? column / c0 : row / 16;
@@ -93,7 +93,7 @@ void touch_load(const char* api, const Slice& dst, const Slice& src, const Fract
   check_inside(api, "src", src, uint64_t{s.start} * square, uint64_t{s.repeat - 1} * s.src_stride * square + square);
   const uint64_t fractal_step = uint64_t{s.dst_fractal_gap + 1} * kFractalBytes;
   check_inside(api, "dst", dst, 0,
-               uint64_t{s.repeat - 1} * (s.dst_gap + 1) * kFractalBytes + (fractals - 1) * fractal_step + kFractalBytes);
+               (uint64_t{s.repeat - 1} * (s.dst_gap + 1) + 1) * kFractalBytes + (fractals - 1) * fractal_step);
   for (uint32_t i = 0; i < s.repeat; ++i) {
     const uint32_t from = src.address + (s.start + i * s.src_stride) * square;
     const uint32_t to = dst.address + i * (s.dst_gap + 1) * kFractalBytes;
@@ -151,7 +151,8 @@ void copy_nd_to_nz(const Slice& dst, const void* src, const NzShape& s, uint32_t
       if (s.dst_row == 1)
         core->touch(kL1, at, s.rows * kBlockBytes, true);
       else
-        for (uint32_t row = 0; row < s.rows; ++row) core->touch(kL1, at + row * s.dst_row * kBlockBytes, kBlockBytes, true);
+        for (uint32_t row = 0; row < s.rows; ++row)
+          core->touch(kL1, at + row * s.dst_row * kBlockBytes, kBlockBytes, true);
     }
   }
   core->counters.bytes[kMTE2] += uint64_t{s.matrices} * s.rows * s.columns * element;
@@ -189,8 +190,8 @@ void load_squares(const Slice& dst, const Slice& src, const FractalShape& s, uin
 // The copies run on the shadow's bits themselves, spread out to a byte each.
 namespace {
 void spread(Space space, uint32_t address, uint32_t bytes, char* to) {
-  for (uint32_t i = 0; i < bytes; ++i)
-    to[i] = static_cast<char>(core->shadow[space][(address + i) / kBlockBytes].written >> (address + i) % kBlockBytes & 1);
+  for (uint32_t at = address; at < address + bytes; ++at)
+    *to++ = static_cast<char>(core->shadow[space][at / kBlockBytes].written >> at % kBlockBytes & 1);
 }
 void move_bits(Space space, uint32_t dst, uint32_t src, const FractalShape& s, uint32_t element, bool squares,
                bool transpose) {

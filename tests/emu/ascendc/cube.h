@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cube core: matrices into L1 and the L0 buffers, products, and results out of L0C.
 //
-// A fractal is 512 bytes: 16 rows of 32 bytes, so of c0 = 32 / sizeof(T) elements. Where matrices lie (dav-2201):
+// A fractal is 512 bytes: 16 rows of 32 bytes, so of c0 = 32 / sizeof(T) elements. Where matrices lie
+// (dav-2201):
 //   L1    NZ  column blocks of c0; in each, all rows one after another
 //   L0A   ZZ  fractal (m / 16, k / c0) at index row * ceil(K / c0) + column; rows of m inside
 //   L0B   ZN  fractal (k / c0, n / 16) at index row * ceil(N / 16) + column; rows of n inside, so c0 k's stand together
 //   L0C   NZ  column blocks of 16 values of 4 bytes; in each, ceil(M / 16) * 16 rows
-// So B given as [n, k] in memory (k inside) is ZN as soon as it is NZ; B given as [k, n] has every fractal transposed.
+// So B given as [n, k] in memory (k inside) is ZN as soon as it is NZ; B given as [k, n] has every fractal
+// transposed.
 #pragma once
 #include "copy.h"
 

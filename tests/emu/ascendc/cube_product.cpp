@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products and their way out. Pages of the documentation, under "matrix computation (ISASI)": Mmad, GEMV, alignment of
-// the K direction, Fixpipe (L0C to GM), NZ2ND.
+// Products and their way out. Pages of the documentation, under "matrix computation (ISASI)": Mmad, GEMV,
+// alignment of the K direction, Fixpipe (L0C to GM), NZ2ND.
 #include <cstring>
 
 #include "core.h"
@@ -38,7 +38,8 @@ uint32_t depth_of(const Product& p, uint32_t c0) {
   return p.k_by_16 && c0 == 8 ? (fractals + 1) / 2 * 2 : fractals;
 }
 
-// A step of the cube adds the products of one fractal's depth; where the sums of steps are kept is a value of C.
+// A step of the cube adds the products of one fractal's depth; where the sums of steps are kept is a value of
+// C.
 template <class T>
 void run_product(const Multiply& x) {
   const uint32_t element = size_of(x.input), c0 = kBlockBytes / element, step = c0 < 16 ? 16 : c0;
@@ -47,15 +48,15 @@ void run_product(const Multiply& x) {
   static thread_local T a[4096], b[4096][16];
   for (uint32_t column = 0; column < wide; ++column) {
     const uint32_t here = p.n - column * 16 < 16 ? p.n - column * 16 : 16;
-    for (uint32_t k = 0; k < p.k; ++k)
-      for (uint32_t n = 0; n < 16; ++n)
-        b[k][n] = n < here ? value_at<T>(x.b + (k / c0 * wide + column) * kFractalBytes + (n * c0 + k % c0) * element, x.input)
-                           : T(0);
+    for (uint32_t k = 0; k < p.k; ++k) {
+      const char* at = x.b + (k / c0 * wide + column) * kFractalBytes + k % c0 * element;
+      for (uint32_t n = 0; n < 16; ++n) b[k][n] = n < here ? value_at<T>(at + n * kBlockBytes, x.input) : T(0);
+    }
     for (uint32_t m = 0; m < p.m; ++m) {
-      for (uint32_t k = 0; k < p.k; ++k)
-        a[k] = value_at<T>(p.m == 1 ? x.a + k * element
-                                    : x.a + (m / 16 * depth + k / c0) * kFractalBytes + ((m % 16) * c0 + k % c0) * element,
-                           x.input);
+      for (uint32_t k = 0; k < p.k; ++k) {
+        const uint32_t fractal = p.m == 1 ? k / c0 * kBlockBytes : (m / 16 * depth + k / c0) * kFractalBytes;
+        a[k] = value_at<T>(x.a + fractal + m % 16 * kBlockBytes + k % c0 * element, x.input);
+      }
       T* to = reinterpret_cast<T*>(x.c) + (uint64_t{column} * tall + m) * 16;
       T sum[16];
       for (uint32_t n = 0; n < 16; ++n) sum[n] = p.from_zero ? T(0) : to[n];
@@ -157,8 +158,8 @@ void multiply(const Slice& c, const Slice& a, const Slice& b, Type input, const 
   check_inside(api, "fm", a, 0, a_bytes);
   check_inside(api, "filter", b, 0, uint64_t{(p.k + c0 - 1) / c0} * wide * kFractalBytes);
   check_inside(api, "dst", c, 0, uint64_t{tall} * wide * 1024);
-  // The page: successive products into L0C are ordered by themselves when (m / 16) * (n / 16) is 10 or more; smaller
-  // ones need PipeBarrier<PIPE_M>.
+  // The page: successive products into L0C are ordered by themselves when (m / 16) * (n / 16) is 10 or more;
+  // smaller ones need PipeBarrier<PIPE_M>.
   PipeState& pipe = core->pipes[kM];
   if ((p.m / 16) * (p.n / 16) < 10)
     core->last_small_product = pipe.seq;
@@ -176,7 +177,8 @@ void check_result_params(uint32_t matrices, bool relu, bool channel_split, Type 
   if (matrices != 1) violate(17, api, "ndNum: expected 1, got %u", matrices);
   if (relu || channel_split) violate(17, api, "expected neither reluEn nor isChannelSplit");
   const int expected = dst == src ? 0 : dst == Type::f16 ? 1 : 2;  // NoQuant, F322F16, F322BF16
-  if (quant != expected) violate(17, api, "quantPre does not fit the type of dst: expected %d, got %d", expected, quant);
+  if (quant != expected)
+    violate(17, api, "quantPre does not fit the type of dst: expected %d, got %d", expected, quant);
 }
 
 void store_result(void* dst, Type dst_type, const Slice& c, Type, const Result& r) {
@@ -204,8 +206,8 @@ void store_result(void* dst, Type dst_type, const Slice& c, Type, const Result& 
     core->touch_global(dst, uint64_t{r.rows} * r.columns * element, true);
   else
     for (uint32_t row = 0; row < r.rows; ++row)
-      core->touch_global(static_cast<char*>(dst) + uint64_t{row} * r.dst_stride * element, uint64_t{r.columns} * element,
-                         true);
+      core->touch_global(static_cast<char*>(dst) + uint64_t{row} * r.dst_stride * element,
+                         uint64_t{r.columns} * element, true);
   core->counters.bytes[kFix] += uint64_t{r.rows} * r.columns * element;
   core->submit(&run_store, Store{static_cast<char*>(dst), local(c), r, dst_type});
 }

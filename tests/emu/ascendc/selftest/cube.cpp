@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cube core: the worked examples of the documentation's pages, and whole products of every type. Memories that no
-// instruction copies to global memory are looked at from outside the API.
+// The cube core: the worked examples of the documentation's pages, and whole products of every type. Memories
+// that no instruction copies to global memory are looked at from outside the API.
 #include "../core.h"
 #include "selftest.h"
 
@@ -52,7 +52,8 @@ struct Cube {
 // n: 0 and 1 the page's two figures, 2 its call (40 x 56).
 SELFTEST(nd2nz, AIC_ONLY, g) {
   Cube x(g);
-  const Nd2NzParams params[] = {{1, 16, 23, 0, 32, 16, 1, 0}, {2, 8, 23, 384, 32, 37, 2, 320}, {1, 40, 56, 0, 56, 48, 1, 0}};
+  const Nd2NzParams params[] = {
+      {1, 16, 23, 0, 32, 16, 1, 0}, {2, 8, 23, 384, 32, 37, 2, 320}, {1, 40, 56, 0, 56, 48, 1, 0}};
   DataCopy(x.a1<half>(), global<half>(g.a), params[g.n]);
   x.show(x.a1<half>(), 8192);
 }
@@ -62,8 +63,8 @@ SELFTEST(gm_to_l1_blocks, AIC_ONLY, g) {  // 2 blocks of 96 bytes, gaps of 1 and
   x.show(x.a1<half>(), 256);
 }
 
-// LoadData_2D. n: 0 A of 40 x 56 half, 1 A given as [56, 40] with fractals transposed, 2 four fractals of floats with
-// gaps, 3 the same from the second fractal on.
+// LoadData_2D. n: 0 A of 40 x 56 half, 1 A given as [56, 40] with fractals transposed, 2 four fractals of
+// floats with gaps, 3 the same from the second fractal on.
 SELFTEST(load_2d, AIC_ONLY, g) {
   Cube x(g);
   if (g.n == 0) {
@@ -83,8 +84,8 @@ SELFTEST(load_2d, AIC_ONLY, g) {
   x.show(g.n < 2 ? x.a2<half>().ReinterpretCast<float>() : x.a2<float>(), 12 * 512);
 }
 
-// LoadDataWithTranspose, three squares: dstGap and dstFracGap of the page's figures. n: bytes of an element + 16 where
-// the second figure is meant.
+// LoadDataWithTranspose, three squares: dstGap and dstFracGap of the page's figures. n: bytes of an element +
+// 16 where the second figure is meant.
 template <class T>
 void squares(const selftest::Args& g) {
   Cube x(g);
@@ -157,7 +158,8 @@ void load_right(Cube& x, const Sizes& s) {
     PipeBarrier<PIPE_ALL>();
     for (uint32_t i = 0; i < bands; ++i)
       LoadDataWithTranspose(x.b2<T>()[i * 16 * row], x.b1<T>()[i * 16 * row],
-                            LoadData2dTransposeParams(0, static_cast<uint8_t>(wide), 1, 0, static_cast<uint16_t>(wide - 1)));
+                            LoadData2dTransposeParams(0, static_cast<uint8_t>(wide), 1, 0,
+                                                      static_cast<uint16_t>(wide - 1)));
   }
 }
 

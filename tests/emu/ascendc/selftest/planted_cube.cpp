@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One mistake each at the cube core. `plant` 0 is the correct kernel: out[16, 32] = a[16, 64] . b[32, 64], half.
+// One mistake each at the cube core. `plant` 0 is the correct kernel: out[16, 32] = a[16, 64] . b[32, 64],
+// half.
 #include "selftest.h"
 
 using selftest::global;
