@@ -59,7 +59,9 @@ def test_float16_is_computed_or_refused(backend, case):
     for g, p, e in zip(got, plain, exact):
         assert g.dtype == p.dtype
         if g.dtype == torch.float16 or backend != "reference":
-            check_close(g, e, p, op=name)
+            # the reference's own fp32 error is no bound for fp32 outputs: 4 ulps, as in the tests of the op
+            floor = 2 ** -21 * e.abs().max().item() if g.dtype == torch.float32 and e.numel() else None
+            check_close(g, e, p, op=name, floor=floor)
 
 
 def test_no_cpu_and_no_cuda_kernel_claims_float16():

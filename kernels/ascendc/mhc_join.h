@@ -221,8 +221,6 @@ class MhcJoin {
     const int32_t n = min_of(v.width, v.d - channel);
     if (v.norm == 2)
       load_norm_as<bfloat16_t>(to, channel, n);
-    else if (v.norm == 3)
-      load_norm_as<half>(to, channel, n);
     else
       load_norm_as<float>(to, channel, n);
   }

@@ -24,7 +24,7 @@ struct MhcFinishTiling {
   int32_t mix_blocks, iters;
   int32_t width;  // channels at a time, a multiple of 64
   int32_t y_buffers;
-  int32_t norm;                                    // 0 none, 1 float, 2 bfloat16, 3 half
+  int32_t norm;                                    // 0 none, 1 float, 2 bfloat16
   int32_t norm_kept;                               // 1: the whole norm weight stays in the buffer
   float rms_eps, hc_eps, mean_row, mean_channels;  // 1 / (hc * d) and 1 / d
 };

@@ -26,8 +26,6 @@ class SwaStoreKv {
     rows_.init(pipe);
     if (v.weight == 2)
       load_weight<bfloat16_t>(weight);
-    else if (v.weight == 3)
-      load_weight<half>(weight);
     else
       load_weight<float>(weight);
   }

@@ -6,5 +6,5 @@ struct SwaStoreKvTiling {
   RopeRowsTiling row;
   int64_t T, max_pos, slots, page;
   int64_t kv_t, cos_sin_row, pages_p, pages_row;
-  int32_t weight;  // 1 float, 2 bfloat16, 3 half
+  int32_t weight;  // 1 float, 2 bfloat16
 };

@@ -7,19 +7,23 @@
 
 namespace dsv4::ascend::mhc {
 
-constexpr int64_t kTurn = 4096;           // tokens of a pair of launches
+constexpr int64_t kTurn = 4096;           // tokens of a pair of launches, at most
+constexpr int64_t kTurnBytes = 96 << 20;  // of their residual rows: half of the 192 MB of a 910B
 constexpr int64_t kUnified = 184 * 1024;  // bytes of local memory that are ours
 constexpr int64_t kKeepNorm = 8192;       // channels of norm weight that stay in local memory
 
 inline int64_t element_bytes(Dtype t) { return t == kF32 ? 4 : 2; }
-inline int32_t norm_kind(const TensorView& norm) {
-  return !norm ? 0 : norm.dtype == kF32 ? 1 : norm.dtype == kBF16 ? 2 : 3;
-}
+inline int32_t norm_kind(const TensorView& norm) { return !norm ? 0 : norm.dtype == kF32 ? 1 : 2; }
 inline int64_t slices_of(int64_t d) { return ceil_div<int64_t>(d, kMhcSlice); }
 
 template <class P>
+int64_t turn_of(const P& p) {
+  const int64_t fit = kTurnBytes / (p.hc * p.d * element_bytes(p.residual.dtype)) / kMhcGroup * kMhcGroup;
+  return fit < kTurn ? fit : kTurn;
+}
+template <class P>
 uint64_t workspace_bytes(const P& p, int64_t columns) {
-  const int64_t groups = ceil_div<int64_t>(p.T < kTurn ? p.T : kTurn, kMhcGroup);
+  const int64_t groups = ceil_div<int64_t>(p.T < turn_of(p) ? p.T : turn_of(p), kMhcGroup);
   return static_cast<uint64_t>(groups * slices_of(p.d) * (1 + columns) * kMhcGroup) * sizeof(float);
 }
 
@@ -41,7 +45,7 @@ template <class P>
 MhcProjectTiling project_tiling(const P& p, const TensorView& residual, int64_t columns, bool mix) {
   MhcProjectTiling v{};
   const int64_t element = element_bytes(residual.dtype), slices = slices_of(p.d);
-  const int64_t groups = ceil_div<int64_t>(p.T < kTurn ? p.T : kTurn, kMhcGroup);
+  const int64_t groups = ceil_div<int64_t>(p.T < turn_of(p) ? p.T : turn_of(p), kMhcGroup);
   v.wide = slices > 1 && groups >= 32 ? 2 : 1;
   v.each = kMhcGroup;
   while (v.wide * v.each > kMhcGroup || project_bytes(p.hc, columns, v.wide, v.each, element, mix) > kUnified)

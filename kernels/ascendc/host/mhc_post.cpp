@@ -4,6 +4,7 @@
 #include "../mhc_post_tiling.h"
 
 DSV4_ASCEND_DECLARE(dsv4_mhc_post_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
+DSV4_ASCEND_DECLARE(dsv4_mhc_post_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
 DSV4_ASCEND_DECLARE(dsv4_mhc_post_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
 
 namespace dsv4::ascend {
@@ -36,10 +37,14 @@ int32_t launch(const MhcPostParams& p, const Launch& l) {
   if (p.residual.dtype == kBF16)
     return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_bf16, blocks, l, address(p.y), address(p.residual),
                               address(p.post), address(p.comb), address(p.out), tiling);
+  if (p.residual.dtype == kF16)
+    return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_f16, blocks, l, address(p.y), address(p.residual),
+                              address(p.post), address(p.comb), address(p.out), tiling);
   return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_f32, blocks, l, address(p.y), address(p.residual), address(p.post),
                             address(p.comb), address(p.out), tiling);
 }
 
 }  // namespace
 DSV4_ASCEND_KERNEL(mhc_post, MhcPostParams, launch)
+DSV4_ASCEND_FLOAT16(mhc_post)
 }  // namespace dsv4::ascend

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mhc_post_pre on vector cores: two launches for every 4096 tokens.
+// mhc_post_pre on vector cores: two launches, again for every turn of tokens.
 #include "mhc_common.h"
 
 #define DECLARE(suffix)                                                                                      \
@@ -8,6 +8,7 @@
   DSV4_ASCEND_DECLARE(dsv4_mhc_post_pre_finish_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,        \
                       GM_ADDR, GM_ADDR, GM_ADDR, MhcFinishTiling);
 DECLARE(bf16)
+DECLARE(f16)
 DECLARE(f32)
 
 namespace dsv4::ascend {
@@ -25,9 +26,10 @@ int32_t launch(const MhcPostPreParams& p, const Launch& l) {
   finish.post_t = p.post_out.stride[0], finish.comb_t = p.comb_out.stride[0],
   finish.comb_i = p.comb_out.stride[1];
   finish.iters = static_cast<int32_t>(p.sinkhorn_iters);
+  const int64_t turn = mhc::turn_of(p);
   int32_t status = DSV4_OK;
-  for (int64_t t = 0; t < p.T && status == DSV4_OK; t += mhc::kTurn) {
-    const int64_t tokens = p.T - t < mhc::kTurn ? p.T - t : mhc::kTurn, cores = vector_cores();
+  for (int64_t t = 0; t < p.T && status == DSV4_OK; t += turn) {
+    const int64_t tokens = p.T - t < turn ? p.T - t : turn, cores = vector_cores();
     mhc::set_tokens(project, tokens);
     const int64_t first = project.items < cores ? project.items : cores,
                   second = mhc::set_tokens(finish, tokens, true);
@@ -44,6 +46,8 @@ int32_t launch(const MhcPostPreParams& p, const Launch& l) {
                                 workspace_of(l), finish);
     if (p.residual.dtype == kBF16) {
       LAUNCH(bf16)
+    } else if (p.residual.dtype == kF16) {
+      LAUNCH(f16)
     } else {
       LAUNCH(f32)
     }
@@ -54,4 +58,5 @@ int32_t launch(const MhcPostPreParams& p, const Launch& l) {
 
 }  // namespace
 DSV4_ASCEND_KERNEL_WITH_WORKSPACE(mhc_post_pre, MhcPostPreParams, launch, workspace_size)
+DSV4_ASCEND_FLOAT16(mhc_post_pre)
 }  // namespace dsv4::ascend

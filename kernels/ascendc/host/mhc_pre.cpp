@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// mhc_pre on vector cores: two launches for every 4096 tokens.
+// mhc_pre on vector cores: two launches, again for every turn of tokens.
 #include "mhc_common.h"
 
 #define DECLARE(suffix)                                                                                      \
@@ -7,6 +7,7 @@
   DSV4_ASCEND_DECLARE(dsv4_mhc_pre_finish_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,    \
                       GM_ADDR, GM_ADDR, MhcFinishTiling);
 DECLARE(bf16)
+DECLARE(f16)
 DECLARE(f32)
 
 namespace dsv4::ascend {
@@ -20,9 +21,10 @@ int32_t launch(const MhcPreParams& p, const Launch& l) {
   MhcFinishTiling finish = mhc::finish_tiling(p, p.residual, p.y, columns_of(p));
   finish.post_t = p.post.stride[0], finish.comb_t = p.comb.stride[0], finish.comb_i = p.comb.stride[1];
   finish.iters = static_cast<int32_t>(p.sinkhorn_iters);
+  const int64_t turn = mhc::turn_of(p);
   int32_t status = DSV4_OK;
-  for (int64_t t = 0; t < p.T && status == DSV4_OK; t += mhc::kTurn) {
-    const int64_t tokens = p.T - t < mhc::kTurn ? p.T - t : mhc::kTurn, cores = vector_cores();
+  for (int64_t t = 0; t < p.T && status == DSV4_OK; t += turn) {
+    const int64_t tokens = p.T - t < turn ? p.T - t : turn, cores = vector_cores();
     mhc::set_tokens(project, tokens);
     const int64_t first = project.items < cores ? project.items : cores,
                   second = mhc::set_tokens(finish, tokens, true);
@@ -37,6 +39,8 @@ int32_t launch(const MhcPreParams& p, const Launch& l) {
                            mhc::from_token(p.post, t), mhc::from_token(p.comb, t), workspace_of(l), finish);
     if (p.residual.dtype == kBF16) {
       LAUNCH(bf16)
+    } else if (p.residual.dtype == kF16) {
+      LAUNCH(f16)
     } else {
       LAUNCH(f32)
     }
@@ -47,4 +51,5 @@ int32_t launch(const MhcPreParams& p, const Launch& l) {
 
 }  // namespace
 DSV4_ASCEND_KERNEL_WITH_WORKSPACE(mhc_pre, MhcPreParams, launch, workspace_size)
+DSV4_ASCEND_FLOAT16(mhc_pre)
 }  // namespace dsv4::ascend

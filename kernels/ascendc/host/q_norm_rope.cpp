@@ -4,6 +4,7 @@
 #include "rope_common.h"
 
 DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
+DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
 DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
 
 namespace dsv4::ascend {
@@ -22,10 +23,14 @@ int32_t launch(const QNormRopeParams& p, const Launch& l) {
   if (p.q.dtype == kBF16)
     return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_bf16, blocks, l, address(p.q), address(p.cos_sin),
                               address(p.positions), address(p.out), v);
+  if (p.q.dtype == kF16)
+    return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f16, blocks, l, address(p.q), address(p.cos_sin),
+                              address(p.positions), address(p.out), v);
   return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f32, blocks, l, address(p.q), address(p.cos_sin),
                             address(p.positions), address(p.out), v);
 }
 
 }  // namespace
 DSV4_ASCEND_KERNEL(q_norm_rope, QNormRopeParams, launch)
+DSV4_ASCEND_FLOAT16(q_norm_rope)
 }  // namespace dsv4::ascend

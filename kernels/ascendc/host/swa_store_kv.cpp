@@ -5,6 +5,8 @@
 
 DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
                     SwaStoreKvTiling);
+DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
+                    SwaStoreKvTiling);
 DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
                     SwaStoreKvTiling);
 
@@ -24,9 +26,13 @@ int32_t launch(const SwaStoreKvParams& p, const Launch& l) {
   v.T = p.T, v.max_pos = p.max_pos, v.slots = p.P * p.page, v.page = p.page;
   v.kv_t = p.kv.stride[0], v.cos_sin_row = p.cos_sin.stride[0];
   v.pages_p = p.kv_pages.stride[0], v.pages_row = p.kv_pages.stride[1];
-  v.weight = p.kv_norm_weight.dtype == kF32 ? 1 : p.kv_norm_weight.dtype == kBF16 ? 2 : 3;
+  v.weight = p.kv_norm_weight.dtype == kF32 ? 1 : 2;
   if (p.kv.dtype == kBF16)
     return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_bf16, blocks, l, address(p.kv), address(p.kv_norm_weight),
+                              address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages),
+                              v);
+  if (p.kv.dtype == kF16)
+    return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_f16, blocks, l, address(p.kv), address(p.kv_norm_weight),
                               address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages),
                               v);
   return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_f32, blocks, l, address(p.kv), address(p.kv_norm_weight),
@@ -36,4 +42,5 @@ int32_t launch(const SwaStoreKvParams& p, const Launch& l) {
 
 }  // namespace
 DSV4_ASCEND_KERNEL(swa_store_kv, SwaStoreKvParams, launch)
+DSV4_ASCEND_FLOAT16(swa_store_kv)
 }  // namespace dsv4::ascend
