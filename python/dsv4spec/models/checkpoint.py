@@ -2,8 +2,9 @@
 """Safetensors files of a checkpoint, memory-mapped by the safetensors library: names, dtypes, shapes, and the bytes on
 demand.
 
-One file ``model.safetensors``, or shards named by ``model.safetensors.index.json``. Every fault of the files is a
-:class:`CheckpointError` that names the file; nothing of a tensor is read before it is asked for.
+One file ``model.safetensors``, or shards named by ``model.safetensors.index.json``, or either under ModelSlim's names.
+Every fault of the files is a :class:`CheckpointError` that names the file; nothing of a tensor is read before it is asked
+for.
 """
 from __future__ import annotations
 
@@ -16,8 +17,9 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from . import modelslim
+
 PLAIN, INDEX = "model.safetensors", "model.safetensors.index.json"
-DESCRIPTION = "quant_model_description.json"
 
 
 class CheckpointError(ValueError):
@@ -61,7 +63,8 @@ class Checkpoint:
     Args:
         main_layers: num_hidden_layers, for files that number the MTP layer behind the main ones.
 
-    Attributes: ``directory``; ``entries``: name -> :class:`Entry`.
+    Attributes: ``directory``; ``entries``: name -> :class:`Entry`; ``schemes``: name of a weight -> ModelSlim's scheme
+    ("FLOAT", "W8A8", "W8A8_DYNAMIC"), empty without a description.
 
     Raises:
         CheckpointError: no weights, a shard named but missing, a truncated or damaged file, a tensor given twice, a
@@ -72,34 +75,27 @@ class Checkpoint:
         self.directory, self.main_layers = Path(directory), main_layers
         self.entries: dict[str, Entry] = {}
         self._files: dict[str, safe_open] = {}  # by shard, kept open
-        index = self.directory / INDEX
-        if index.exists():
-            self._read_index(index)
-        elif (self.directory / PLAIN).exists():
-            self._read_header(PLAIN)
+        try:
+            description = modelslim.description_of(self.directory)
+            self.schemes = modelslim.schemes(description, self._official) if description else {}
+            index, single = modelslim.weight_files(self.directory) if description else (None, None)
+        except ValueError as error:
+            raise CheckpointError(str(error)) from error
+        if (self.directory / INDEX).exists() or index:
+            self._read_index(index or self.directory / INDEX)
+        elif (self.directory / PLAIN).exists() or single:
+            self._read_header(single.name if single else PLAIN)
         else:
             found = sorted(p.name for p in self.directory.glob("*.safetensors"))
             raise CheckpointError(f"{self.directory}: expected {PLAIN} or {INDEX}, got "
                                   f"{', '.join(found) if found else 'no safetensors files'}")
-        self._refuse_foreign_schemes()
 
-    def quant_schemes(self) -> dict[str, str]:
-        """Official name -> scheme ("FLOAT", "W8A8_DYNAMIC", ...) of a ModelSlim description; empty without one."""
-        path = self.directory / DESCRIPTION
-        if not path.exists():
-            return {}
-        try:
-            rows = json.loads(path.read_text(encoding="utf-8"))
-            return {official_name(n, self.main_layers): s for n, s in rows.items() if n.endswith(".weight")}
-        except (ValueError, AttributeError) as error:
-            raise CheckpointError(f"{path}: expected a JSON object of tensor names: {error}") from error
+    def _official(self, name: str) -> str:
+        return official_name(name, self.main_layers)
 
-    def _refuse_foreign_schemes(self) -> None:
-        quantised = {n: s for n, s in self.quant_schemes().items() if s != "FLOAT"}
-        if quantised:
-            raise CheckpointError(f"{self.directory / DESCRIPTION}: expected FLOAT tensors, got "
-                                  f"{', '.join(sorted(set(quantised.values())))} (ModelSlim weights are not read): "
-                                  f"{listed(quantised)}")
+    def quantised(self, name: str) -> bool:
+        """Is ``name`` a weight that ModelSlim has quantised to int8?"""
+        return self.schemes.get(name, modelslim.FLOAT) != modelslim.FLOAT
 
     def _read_index(self, path: Path) -> None:
         try:

@@ -23,19 +23,12 @@ class DeepseekV4NextN:
         self.config, self.target = config, target
         self.embed = target.embed
         self.enorm, self.hnorm = (weights(f"{_P}{n}.weight", torch.float32) for n in ("enorm", "hnorm"))
-        # FP8 projections stay FP8: the fusion op reads codes and scales.
-        (self.e_proj, self.e_scale), (self.h_proj, self.h_scale) = self._projections(weights)
+        # FP8 and int8 projections stay as they are: the fusion op reads codes and scales.
+        (self.e_proj, self.e_scale), (self.h_proj, self.h_scale) = weights.packed(
+            [f"{_P}{n}.weight" for n in ("e_proj", "h_proj")])
         self.layer = DecoderLayer(config, weights, _P, ratio=0, hashed=False)
         self._logits = Head(config, weights, _P, target.head)
         weights.finish()
-
-    @staticmethod
-    def _projections(weights: Weights):
-        names = [f"{_P}e_proj.weight", f"{_P}h_proj.weight"]
-        kinds = {weights.checkpoint.entries[n].dtype for n in names}
-        if len(kinds) == 1 and weights.block == 128:  # the op takes both in one form, with blocks of 128
-            return [weights.stored(n) for n in names]
-        return [(weights(n), None) for n in names]
 
     @classmethod
     def from_checkpoint(cls, checkpoint, config: DeepseekV4Config, *, target: DeepseekV4Target) -> DeepseekV4NextN:

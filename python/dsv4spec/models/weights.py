@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from ..reference.quant import fp4_dequant, fp8_block_dequant
+from . import modelslim
 from .checkpoint import Checkpoint, CheckpointError, listed
 from .config import DeepseekV4Config
 
@@ -115,6 +116,11 @@ def faults(checkpoint: Checkpoint, specs: dict[str, Spec], block: int) -> tuple[
         if entry is None:
             missing.append(name)
             continue
+        if spec.kind in ("linear", "expert") and checkpoint.quantised(name):
+            more = modelslim.faults(checkpoint, name, spec.shape)
+            missing += more[0]
+            wrong += more[1]
+            continue
         shape, scale, allowed = spec.shape, None, _FLOATS
         if spec.kind == "ids":
             allowed = ("I64", "I32")
@@ -157,6 +163,8 @@ class Weights:
         spec = self._left.pop(name, None)
         if spec is None:
             raise CheckpointError(f"{name}: not a parameter of this model, or taken twice")
+        if self.checkpoint.quantised(name):
+            return self._int8(modelslim.dequantised, name).to(self.device, dtype or self.dtype)
         value = self.checkpoint.tensor(name)
         if value.dtype == torch.float8_e4m3fn:
             value = fp8_block_dequant(value, self._scale(name), self.block)
@@ -167,15 +175,31 @@ class Weights:
     def narrow_dtype(self, names: Iterable[str]) -> torch.dtype:
         """bfloat16 where all of ``names`` are stored in a type that it holds without loss (BF16, FP8, FP4), else the
         model's dtype. Ops that take BF16 weights under fp32 activations then read half the bytes, of the same values."""
-        exact = all(self.checkpoint.entries[n].dtype in _EXACT_IN_BF16 for n in names)
+        exact = all(self.checkpoint.entries[n].dtype in _EXACT_IN_BF16 and not self.checkpoint.quantised(n)
+                    for n in names)
         return torch.bfloat16 if exact else self.dtype
 
-    def stored(self, name: str) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Parameter ``name`` for an op that reads FP8 itself: (codes, scale grid), or (float weight, None)."""
-        if self.checkpoint.entries[name].dtype != "F8_E4M3":
-            return self(name), None
+    def packed(self, names: list[str]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Parameters for an op that reads FP8 (in blocks of 128) and int8 weights itself, if all are of one such kind:
+        (codes, scale grid) of each, or (codes, scale of each row); else (float weight, None) of each."""
+        checkpoint = self.checkpoint
+        if all(checkpoint.quantised(n) for n in names):
+            rows = [self._int8(modelslim.codes_scale_offset, n) for n in names]
+            if all(offset is None for _, _, offset in rows):
+                return [self._taken(n, codes, scale) for n, (codes, scale, _) in zip(names, rows)]
+        elif self.block == 128 and all(checkpoint.entries[n].dtype == "F8_E4M3" for n in names):
+            return [self._taken(n, checkpoint.tensor(n), self._scale(n)) for n in names]
+        return [(self(n), None) for n in names]
+
+    def _taken(self, name: str, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         del self._left[name]
-        return self.checkpoint.tensor(name).to(self.device, copy=True), self._scale(name).to(self.device, copy=True)
+        return tuple(t.to(self.device, copy=True) for t in tensors)
+
+    def _int8(self, read, name: str):
+        try:
+            return read(self.checkpoint, name)
+        except ValueError as error:
+            raise CheckpointError(f"{self.checkpoint.directory}: {error}") from error
 
     def _scale(self, name: str) -> torch.Tensor:
         return self.checkpoint.tensor(scale_name(name))
@@ -194,6 +218,7 @@ def unknown(checkpoint: Checkpoint, specs: dict[str, Spec]) -> list[str]:
     """Names of the files that are no parameter and no scale of one."""
     known = set(specs) | {scale_name(n) for n, s in specs.items()
                           if n in checkpoint.entries and checkpoint.entries[n].dtype in ("F8_E4M3", "I8", "U8")}
+    known |= {part for n in specs if checkpoint.quantised(n) for part in modelslim.parts(checkpoint, n)}
     return sorted(set(checkpoint.entries) - known)
 
 
