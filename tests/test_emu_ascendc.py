@@ -81,6 +81,8 @@ PLANTED = {
     "stale_buffer": (18, "never written", r"DataCopy reads UB\+\d+, byte 0 of 256"),
     "bounds_local": (19, "bounds", r"Duplicate: dst: bytes 0 to 260 of a buffer of 256"),
     "bounds_gm": (19, "bounds", r"a write of 36 bytes: bytes 20448 to 20484 of an allocation of 20480"),
+    "no_memory": (19, "bounds", r"DataCopy at planted_memory.cpp:\d+.*: a read from address 0x\w+, where no memory is"),
+    "tails_of_a_line": (10, "pipes and flags", r"hazard on global memory"),
     "gather_bounds": (19, "bounds", r"offset 20480 of element 0 leaves the buffer"),
 }
 TWO_BLOCKS = {"sync_hard", "sync_one_missing", "sync_soft", "cross_flag", "cross_id", "mixed_groups", "one_line",

@@ -39,6 +39,7 @@ struct Item {                              // of a pipe's queue
   void (*run)(const void* payload);
   bool (*ready)(const void* payload);      // nullptr: always
   bool (*demand)(const void* payload);     // makes progress towards ready; false: another core has to
+  OpInfo op;
   alignas(16) unsigned char payload[224];
 };
 
@@ -115,6 +116,7 @@ struct Core {
     if (config.order == kEager) return run(&payload);
     Item item;
     item.run = run, item.ready = nullptr, item.demand = nullptr;
+    item.op = {op_name, op_pc};
     __builtin_memcpy(item.payload, &payload, sizeof payload);
     enqueue(op_pipe, item);
   }
@@ -128,6 +130,7 @@ struct Core {
   const char* op_name = "";
   const void* op_pc = nullptr;
   bool hazard_reported = false;
+  OpInfo running{nullptr, nullptr};        // an instruction that is executed later than issued
 
   bool knows(Pipe observer, Pipe pipe, uint32_t seq) const { return pipes[observer].know.own[pipe] >= seq; }
 

@@ -6,6 +6,7 @@
 
 #include "../common/fiber.h"
 #include "../common/sanitizer_fiber.h"
+#include "fault.h"
 #include "random.h"
 
 namespace ascend_emu {
@@ -95,6 +96,7 @@ void report_deadlock() {
 }  // namespace
 
 void run_cores(const Kernel& kernel) {
+  const FaultHandler faults;
   g_kernel = &kernel;
   g_failed = false;
   g_fibers.clear();
@@ -130,6 +132,13 @@ void run_cores(const Kernel& kernel) {
   }
   if (g_failed) g_stacks.give_all();
   core = nullptr;
+}
+
+void abandon_core() {
+  g_failed = true;
+  g_fibers[g_running].done = true;
+  to_scheduler(g_fibers[g_running], true);
+  __builtin_unreachable();
 }
 
 void wait_until(bool (*ready)(const void*), const void* context, const char* what) {

@@ -9,6 +9,9 @@ namespace ascend_emu {
 // Runs all cores of a kernel to their ends. Violations are in the reports.
 void run_cores(const Kernel& kernel);
 
+// The running core is given up, and with it the launch: there is a report.
+[[noreturn]] void abandon_core();
+
 // Suspends the running core until `ready`; `what` is named if no core can go on.
 void wait_until(bool (*ready)(const void* context), const void* context, const char* what);
 

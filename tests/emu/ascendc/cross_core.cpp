@@ -73,6 +73,7 @@ void send(Group& group, uint32_t id, Pipe pipe) {
     me.marks_done[pipe] = mark;
   } else {
     Item item;
+    item.op = {"CrossCoreSetFlag", nullptr};
     item.ready = nullptr, item.demand = nullptr;
     item.run = [](const void* payload) { ++*static_cast<const Mark*>(payload)->done; };
     const Mark m{&me.marks_done[pipe]};

@@ -186,12 +186,14 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write, bool at
     const uint64_t mask = high - low == 64 ? ~0ull : ((1ull << (high - low)) - 1) << low;
     Line& line = lines().find(line_address / kLineBytes + 1);
     check_caches(line, mask, write, reinterpret_cast<const void*>(line_address + low));
-    Record* mine = nullptr;
+    Record* slot = nullptr;  // for this access: an older one of this pipe that it makes superfluous
     for (uint32_t i = 0; i < line.count; ++i) {
       Record& r = line.at(i);
       const bool own = r.core == index && r.pipe == op_pipe;
-      if (own && r.write == write && r.atomic == atomic) mine = &r;
-      if (own && r.seq == seq) continue;
+      if (own && r.seq == seq) {
+        if (r.write == write) slot = &r;
+        continue;
+      }
       // The scalar unit writes back whole lines.
       const bool whole_line = r.core != index && r.write && write && (r.pipe == kS || op_pipe == kS);
       if (!(r.mask & mask) && !whole_line) continue;
@@ -205,15 +207,19 @@ void Core::touch_global(const void* address, uint64_t bytes, bool write, bool at
       if (write && !c.dirty) dirty_lines.push_back(line.key);
       if (write) c.dirty |= mask;
     }
-    if (mine && (mine->seq == seq || ordered(*mine) || !(mine->mask & ~mask))) {
-      mine->mask = mine->seq == seq || !write ? mine->mask | mask : mask;
-      mine->seq = seq, mine->time = g_time;
-    } else if (mine && !write) {
-      mine->mask |= mask;
-      mine->seq = seq, mine->time = g_time;
-    } else {
-      line.add(Record{mask, g_time, seq, static_cast<uint16_t>(index), op_pipe, write, atomic});
+    if (slot) {
+      slot->mask |= mask;
+      continue;
     }
+    for (uint32_t i = 0; i < line.count; ++i) {  // whoever is ordered after this access is so after those
+      Record& r = line.at(i);
+      if (r.core != index || r.pipe != op_pipe || r.write != write || r.atomic != atomic) continue;
+      r.mask &= ~mask;
+      if (!r.mask) slot = &r;
+    }
+    const Record now{mask, g_time, seq, static_cast<uint16_t>(index), op_pipe, write, atomic};
+    if (slot) *slot = now;
+    else line.add(now);
   }
 }
 

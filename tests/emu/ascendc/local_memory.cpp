@@ -40,6 +40,7 @@ void Core::begin(uint32_t number, bool is_vector, int64_t block_number, int64_t 
   slot_count = 0;
   for (uint32_t& n : position_buffers) n = 0;
   pipe_object = nullptr;
+  running.name = nullptr;
   mask[0] = mask[1] = ~0ull;
   counter_mode = false;
   atomic = Type::none;

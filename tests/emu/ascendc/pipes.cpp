@@ -90,7 +90,11 @@ bool Core::step(Pipe pipe) {
   while (item.ready && !item.ready(item.payload))
     if (!item.demand(item.payload)) return false;
   ++p.head;
-  if (item.run) item.run(item.payload);
+  if (item.run) {
+    running = item.op;
+    item.run(item.payload);
+    running.name = nullptr;
+  }
   if (p.head == p.queue.size()) p.queue.clear(), p.head = 0;
   return true;
 }
@@ -136,6 +140,7 @@ void set_flag_as(Pipe from, Pipe to, int id, bool of_queue, const void* pc) {
     return;
   }
   Item item;
+  item.op = {"SetFlag", pc};
   item.ready = nullptr, item.demand = nullptr;
   item.run = [](const void* payload) { ++static_cast<const Set*>(payload)->flag->executed; };
   const Set set{&flag};
@@ -157,6 +162,7 @@ void wait_flag_as(Pipe from, Pipe to, int id) {
     return;
   }
   Item item;
+  item.op = {"WaitFlag", nullptr};
   item.run = nullptr, item.ready = &wait_ready, item.demand = &wait_demand;
   const Wait wait{core, &flag, from, flag.issued};
   __builtin_memcpy(item.payload, &wait, sizeof wait);

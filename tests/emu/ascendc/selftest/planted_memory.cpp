@@ -190,4 +190,37 @@ SELFTEST(gather_bounds, AIV_ONLY, g) {
   k.store(d, 256);
 }
 
+SELFTEST(no_memory, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  DataCopy(a, global<float>(g.a)[g.plant ? uint64_t{1} << 40 : 64], 64u);
+  k.store(a, 256);
+}
+SELFTEST(tails_of_a_line, AIV_ONLY, g) {  // in place: the next tile is loaded before this one is stored; they share a line
+  TPipe pipe;
+  TQue<TPosition::VECIN, 2> in;
+  TQue<TPosition::VECOUT, 1> out;
+  pipe.InitBuffer(in, 2, 256);
+  pipe.InitBuffer(out, 1, 256);
+  constexpr uint32_t kTile = 24;  // 96 bytes
+  const auto x = global<float>(g.out);
+  const auto load = [&](uint32_t i) {
+    auto t = in.AllocTensor<float>();
+    DataCopy(t, x[i * (g.plant ? kTile - 8 : kTile)], kTile);
+    in.EnQue(t);
+  };
+  load(0);
+  for (uint32_t i = 0; i < 4; ++i) {
+    if (i < 3) load(i + 1);
+    auto t = in.DeQue<float>();
+    auto y = out.AllocTensor<float>();
+    Adds(y, t, 1.f, kTile);
+    out.EnQue(y);
+    in.FreeTensor(t);
+    y = out.DeQue<float>();
+    DataCopy(x[i * (g.plant ? kTile - 8 : kTile)], y, kTile);
+    out.FreeTensor(y);
+  }
+}
+
 }  // namespace
