@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// mhc_post_pre: mhc_post of the sub-layer that ends and mhc_pre of the one that starts.
-// Contract: include/dsv4spec/mhc.h.
+// mhc_post_pre: mhc_post of the sub-layer that ends and mhc_pre of the one that starts. The residual is read and
+// written once by the first launch, which goes on with the rounded values; the second is that of mhc_pre, whose banner
+// has the rates, the buffers and the reasons. Contract: include/dsv4spec/mhc.h.
+//
+// Flash (d 4096, hc 4, bf16, norm), 48 cores, two launches a turn of tokens:
+//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector repeats        bound
+//     1         1.66 MB          1.75 MB              1.0 us        0.013 M,   3 us     sinkhorn's 160 dependent steps
+//    64         6.83 MB          12.0 MB              4.3 us        0.68 M,  7.9 us     vector
+//  4096          338 MB           511 MB              211 us        42.7 M,  494 us     vector
 #include "mhc_kernels.h"
 
 extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_project_bf16(GM_ADDR y, GM_ADDR residual,
