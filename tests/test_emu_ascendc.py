@@ -16,7 +16,8 @@ ELEMENTS = 5120  # floats of every buffer
 
 # case -> (number of the rule, its name, what else the report says). Two blocks where "two cores" matters.
 PLANTED = {
-    "align_ub": (1, "alignment", r"Adds: src: expected an address aligned to 32 bytes, got UB\+16 .*planted_memory.cpp:\d+"),
+    "align_ub": (1, "alignment", r"Adds: src: expected an address aligned to 32 bytes, got UB\+16 .*"
+                                 r"planted_memory.cpp:\d+"),
     "align_gm": (1, "alignment", r"DataCopyPad: global memory: .* aligned to 4 bytes"),
     "reduce_align": (1, "alignment", r"dst: expected an address aligned to 8 bytes"),
     "copy_count": (2, "DataCopy", r"count \* 4 to be a multiple of 32 bytes, got 12 \* 4"),
@@ -129,7 +130,8 @@ def run(emu, case, plant):
 def test_every_planted_case_is_listed(emu):
     emu.lib.selftest_names.restype = ctypes.c_char_p
     names = set(emu.lib.selftest_names().decode().split())
-    sources = "".join((HERE / "selftest" / f"planted_{part}.cpp").read_text() for part in ("memory", "vector", "order", "cores"))
+    parts = ("memory", "vector", "order", "cores")
+    sources = "".join((HERE / "selftest" / f"planted_{part}.cpp").read_text() for part in parts)
     planted = set(re.findall(r"SELFTEST\((\w+)", sources)) | {"no_type"}
     assert planted == set(PLANTED) and planted <= names
 

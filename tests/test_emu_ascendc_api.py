@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every vector and copy instruction of the AscendC emulator replays the worked example of its documentation page, in
-every order of execution, so that kernel and emulator do not share one misreading. Pages are those of the open asc-devkit
-documentation (docs/zh/api/SIMD-API), named as they are there; numbers are theirs where they print any."""
+every order of execution, so that kernel and emulator do not share one misreading. Pages are those of the open
+asc-devkit documentation (docs/zh/api/SIMD-API), named as they are there; numbers are theirs where they print any."""
 import numpy as np
 import pytest
 from ascend_util import ORDERS, AscendEmulator
@@ -33,7 +33,8 @@ def replay(emu, case, dtype, a=(), b=(), n=0, out=(), out_dtype=None, b_dtype=No
     """The result of one case, the same in every order."""
     results = []
     for order, seed in ORDERS:
-        given = dict(a=buffer(emu, a, dtype), b=buffer(emu, b, b_dtype or dtype), out=buffer(emu, out, out_dtype or dtype),
+        given = dict(a=buffer(emu, a, dtype), b=buffer(emu, b, b_dtype or dtype),
+                     out=buffer(emu, out, out_dtype or dtype),
                      work=buffer(emu, () if work is None else work, np.uint8))
         with emu.settings(order=order, seed=seed):
             assert emu.run("do_" + case, n=n, blocks=blocks, **given) == 0, emu.report()
@@ -194,7 +195,8 @@ def test_cast(emu, pair):
     source, target, value, results = CASTS[pair]
     for mode, want in results.items():
         a = bf16([value] * 64) if source == "bf16" else np.full(64, value, source)
-        got, _ = replay(emu, "Cast", a.dtype, a, n=mode + 8 * pair, out_dtype=np.uint16 if target == "bf16" else target)
+        to = np.uint16 if target == "bf16" else target
+        got, _ = replay(emu, "Cast", a.dtype, a, n=mode + 8 * pair, out_dtype=to)
         want = bf16([want])[0] if target == "bf16" else np.asarray(want, target)
         assert (got[:64] == want).all(), (mode, got[0], want)
         assert (got[64:] == 1).all()
@@ -259,7 +261,8 @@ def test_reduce_repeat(emu):
     assert np.array_equal(run(2)[:4], value)
     assert np.array_equal(run(3)[:8].view(np.uint32), index)  # indices alone are 32 bits wide
     got = run(4)[:8].reshape(4, 2)
-    assert (got[:, 0] == 1).all() and np.array_equal(got[:, 1].copy().view(np.uint16), [1 if i == 0 else 0 for i in index])
+    least = [1 if i == 0 else 0 for i in index]
+    assert (got[:, 0] == 1).all() and np.array_equal(got[:, 1].copy().view(np.uint16), least)
     sums = x.reshape(4, 128).astype(np.float64).sum(1)
     for n in (5, 6):
         assert np.array_equal(run(n)[:4], sums.astype(np.float16))
@@ -298,8 +301,8 @@ def test_select(emu):
     """比较与选择/Select.md: the bits of its example, in the three modes."""
     r = np.random.default_rng(5)
     a, b = r.uniform(-100, 100, 256).astype(np.float32), r.uniform(-100, 100, 256).astype(np.float32)
-    bits = np.array([60, 32, 10, 7, 42, 52, 38, 26, 19, 15, 18, 83, 41, 43, 91, 30, 45, 77, 80, 58, 34, 76, 44, 4, 64, 45,
-                     48, 31, 30, 56, 43, 88], np.uint8)
+    bits = np.array([60, 32, 10, 7, 42, 52, 38, 26, 19, 15, 18, 83, 41, 43, 91, 30, 45, 77, 80, 58, 34, 76, 44, 4, 64,
+                     45, 48, 31, 30, 56, 43, 88], np.uint8)
     chosen = np.unpackbits(bits, bitorder="little").astype(bool)
     first = np.tile(chosen[:64], 4)
     for n, want in ((0, np.where(chosen, a, b)), (1, np.where(chosen, a, b)), (2, np.where(chosen, a, 0)),
@@ -372,7 +375,7 @@ def test_atomic_add(emu):
 
 
 def test_the_mask_register(emu):
-    """掩码操作/SetVectorMask.md: lanes in the normal mode; a number of elements in the counter mode, whatever the repeats."""
+    """掩码操作/SetVectorMask.md: lanes in the normal mode; elements in the counter mode, whatever the repeats."""
     x = np.arange(256, dtype=np.float32)
     got, _ = replay(emu, "mask_register", np.float32, x, n=0)
     want = np.ones(256, np.float32)
@@ -383,7 +386,7 @@ def test_the_mask_register(emu):
 
 
 def test_who_is_who(emu):
-    """工具接口/系统资源与变量/GetBlockIdx.md, GetSubBlockIdx(ISASI).md: three groups of one cube core and two vector cores."""
+    """工具接口/系统资源与变量/GetBlockIdx.md, GetSubBlockIdx(ISASI).md: three groups of a cube and two vector cores."""
     got, _ = replay(emu, "blocks", np.int32, blocks=3)
     for i in range(6):
         assert (got[i * 16:(i + 1) * 16] == 30000 + i % 2 * 100 + i).all()

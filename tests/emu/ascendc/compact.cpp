@@ -29,7 +29,8 @@ void run_compact(const void* payload) {
   for (uint32_t r = 0; r < c.repeats; ++r)
     for (uint32_t lane = 0; lane < c.lanes; ++lane) {
       const uint32_t at = r * c.bits_step * kBlockBytes * 8 + lane;
-      const bool chosen = c.bits ? static_cast<uint8_t>(c.bits[at / 8]) >> at % 8 & 1 : fixed_pattern(c.pattern, lane);
+      const bool chosen =
+          c.bits ? static_cast<uint8_t>(c.bits[at / 8]) >> at % 8 & 1 : fixed_pattern(c.pattern, lane);
       if (!chosen) continue;
       const size_t block = size_t{r} * c.repeat_step + lane / whole * 8 + lane % whole / per_block * c.block;
       const char* from = c.src + block * kBlockBytes + lane % per_block * c.element;

@@ -52,7 +52,8 @@ void run_pad(const void* payload) {
     std::memmove(dst + p.left, src, p.copy.bytes);
     fill(dst, p.left, p.on ? static_cast<const void*>(&p.value) : &random);
     fill(dst + p.left + p.copy.bytes, p.right, p.on ? static_cast<const void*>(&p.value) : &random);
-    if (p.padded > used) fill(dst + used, p.padded - used, p.left || p.right ? static_cast<const void*>(&random) : src);
+    if (p.padded > used)
+      fill(dst + used, p.padded - used, p.left || p.right ? static_cast<const void*>(&random) : src);
   }
 }
 
@@ -82,8 +83,10 @@ void check_local(const char* api, const char* what, const Slice& s, uint64_t byt
 }
 
 void need_vector(const char* api, const Slice& s) {
-  if (s.space == kUB && !core->vector) violate(13, api, "the unified buffer belongs to vector cores; this is a cube core");
-  if (s.space != kUB && core->vector) violate(13, api, "%s belongs to cube cores; this is a vector core", kSpaceNames[s.space]);
+  if (s.space == kUB && !core->vector)
+    violate(13, api, "the unified buffer belongs to vector cores; this is a cube core");
+  if (s.space != kUB && core->vector)
+    violate(13, api, "%s belongs to cube cores; this is a vector core", kSpaceNames[s.space]);
 }
 
 }  // namespace
@@ -97,7 +100,8 @@ void count_bytes(const char* api, uint64_t count, uint32_t element) {
 }
 
 void check_copy_params(const char* api, uint64_t blocks, uint64_t length, uint64_t, uint64_t) {
-  if (blocks > 4095) violate(2, api, "blockCount: expected 0 to 4095, got %llu", static_cast<unsigned long long>(blocks));
+  if (blocks > 4095)
+    violate(2, api, "blockCount: expected 0 to 4095, got %llu", static_cast<unsigned long long>(blocks));
   (void)length;
 }
 
@@ -166,7 +170,12 @@ void pad_in(const Slice& dst, const void* src, const CopyShape& c, uint32_t elem
   touch_local(dst, in_local, c.dst_gap, true);
   core->counters.bytes[kMTE2] += uint64_t{c.blocks} * c.bytes;
   core->submit(&run_pad, PadCopy{{local(dst), static_cast<const char*>(src), c.blocks, c.bytes, c.bytes + c.src_gap,
-                                  padded + c.dst_gap, Type::none}, padding.left, padding.right, element, padded, padding.on,
+                                  padded + c.dst_gap, Type::none},
+                                 padding.left,
+                                 padding.right,
+                                 element,
+                                 padded,
+                                 padding.on,
                                  padding.value});
 }
 

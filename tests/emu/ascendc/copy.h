@@ -48,30 +48,35 @@ ASCEND_EMU_API void DataCopy(const LocalTensor<T>& dst, const LocalTensor<T>& sr
 
 // ---- any number of bytes
 template <class T>
-ASCEND_EMU_API void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyExtParams& params,
-                                const DataCopyPadExtParams<T>& padding) {
-  ascend_emu::pad_in(dst.emu_slice(), src.emu_address(),
-                     {params.blockCount, params.blockLen, params.srcStride, int64_t{params.dstStride} * 32}, sizeof(T),
-                     {padding.isPad, padding.leftPadding * static_cast<uint32_t>(sizeof(T)),
-                      padding.rightPadding * static_cast<uint32_t>(sizeof(T)), emu_detail::bits_of(padding.paddingValue)});
+ASCEND_EMU_API void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src,
+                                const DataCopyExtParams& params, const DataCopyPadExtParams<T>& padding) {
+  ascend_emu::pad_in(
+      dst.emu_slice(), src.emu_address(),
+      {params.blockCount, params.blockLen, params.srcStride, int64_t{params.dstStride} * 32}, sizeof(T),
+      {padding.isPad, padding.leftPadding * static_cast<uint32_t>(sizeof(T)),
+       padding.rightPadding * static_cast<uint32_t>(sizeof(T)), emu_detail::bits_of(padding.paddingValue)});
 }
 template <class T>
 ASCEND_EMU_API void DataCopyPad(const LocalTensor<T>& dst, const GlobalTensor<T>& src, const DataCopyParams& params,
                                 const DataCopyPadParams& padding) {
   ascend_emu::pad_in(dst.emu_slice(), src.emu_address(),
-                     {params.blockCount, params.blockLen, params.srcStride, int64_t{params.dstStride} * 32}, sizeof(T),
+                     {params.blockCount, params.blockLen, params.srcStride, int64_t{params.dstStride} * 32},
+                     sizeof(T),
                      {padding.isPad, padding.leftPadding * static_cast<uint32_t>(sizeof(T)),
                       padding.rightPadding * static_cast<uint32_t>(sizeof(T)), padding.paddingValue});
 }
 template <class T>
-ASCEND_EMU_API void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyExtParams& params) {
+ASCEND_EMU_API void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src,
+                                const DataCopyExtParams& params) {
   ascend_emu::pad_out(dst.emu_address(), src.emu_slice(),
-                      {params.blockCount, params.blockLen, int64_t{params.srcStride} * 32, params.dstStride}, sizeof(T));
+                      {params.blockCount, params.blockLen, int64_t{params.srcStride} * 32, params.dstStride},
+                      sizeof(T));
 }
 template <class T>
 ASCEND_EMU_API void DataCopyPad(const GlobalTensor<T>& dst, const LocalTensor<T>& src, const DataCopyParams& params) {
   ascend_emu::pad_out(dst.emu_address(), src.emu_slice(),
-                      {params.blockCount, params.blockLen, int64_t{params.srcStride} * 32, params.dstStride}, sizeof(T));
+                      {params.blockCount, params.blockLen, int64_t{params.srcStride} * 32, params.dstStride},
+                      sizeof(T));
 }
 
 // ---- within the unified buffer, by masks

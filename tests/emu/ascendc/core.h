@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One emulated core: its pipes, its local memories with their shadows, its buffers. Internal to the run time.
 //
-// Order: the scalar unit issues instructions to pipes. Hazards are judged when an instruction is issued, from what its
-// pipe may then know to be complete (vector clocks: flags, barriers and the scalar unit's own waits carry knowledge),
-// whatever order they are executed in. Execution is eager, lazy (only when a wait of the scalar unit or the end of
-// the kernel forces it) or in a shuffled order that the flags allow.
+// Order: the scalar unit issues instructions to pipes. Hazards are judged when an instruction is issued, from what
+// its pipe may then know to be complete (vector clocks: flags, barriers and the scalar unit's own waits carry
+// knowledge), whatever order they are executed in. Execution is eager, lazy (only when a wait of the scalar unit or
+// the end of the kernel forces it) or in a shuffled order that the flags allow.
 #pragma once
 #include <string>
 #include <vector>
@@ -77,7 +77,8 @@ struct Slot {
 
 struct Counters {
   uint64_t bytes[kPipes] = {}, instructions[kPipes] = {};
-  uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, cube_steps = 0, stalls = 0, barriers = 0;
+  uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, cube_steps = 0, stalls = 0,
+           barriers = 0;
 };
 
 struct Core {

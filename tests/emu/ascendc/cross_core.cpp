@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Flags between cores. Each core has a counter a flag id; the counter of the receivers goes up when all senders of the
-// group have set the flag once more. A wait holds back the core's later instructions.
+// Flags between cores. Each core has a counter a flag id; the counter of the receivers goes up when all senders of
+// the group have set the flag once more. A wait holds back the core's later instructions.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -93,7 +93,8 @@ void send(Group& group, uint32_t id, Pipe pipe) {
     queue.push_back(arrival);
     if (queue.size() > kMostPending)
       violate(12, "CrossCoreSetFlag", "flag %u of %s core %lld counts more than %u", id,
-              launched.cores[r]->vector ? "vector" : "cube", static_cast<long long>(launched.cores[r]->block), kMostPending);
+              launched.cores[r]->vector ? "vector" : "cube", static_cast<long long>(launched.cores[r]->block),
+              kMostPending);
   }
 }
 
@@ -151,7 +152,8 @@ void forget_cross_core() {
 void cross_set(int mode, Pipe pipe, uint32_t id) {
   if (launched.type == KernelType::AivOnly || launched.type == KernelType::AicOnly)
     violate(12, "CrossCoreSetFlag", "kernels of type AIV_ONLY or AIC_ONLY have no cross-core flags");
-  if (mode && !mixed()) violate(12, "CrossCoreSetFlag", "mode %d: expected a kernel of type MIX_AIC_1_1 or MIX_AIC_1_2", mode);
+  if (mode && !mixed())
+    violate(12, "CrossCoreSetFlag", "mode %d: expected a kernel of type MIX_AIC_1_1 or MIX_AIC_1_2", mode);
   if (mode == 1 && !core->vector) violate(12, "CrossCoreSetFlag", "mode 1 is for vector cores");
   if (id >= kIds) violate(12, "CrossCoreSetFlag", "flagId: expected 0 to 15, got %u", id);
   if (pipe != kV && pipe != kM && (core->vector ? pipe == kMTE1 || pipe == kFix : false))
@@ -177,7 +179,8 @@ void cross_wait(uint32_t id) {
 void sync_all(bool vector_only) {
   if (launched.type == KernelType::AivOnly || launched.type == KernelType::AicOnly)
     violate(12, "SyncAll", "the hard form needs a kernel of type MIX_AIV_1_0 (or a mixed one), not AIV_ONLY");
-  if (!vector_only && !mixed()) violate(12, "SyncAll", "isAIVOnly false in a kernel without both kinds of cores: it hangs");
+  if (!vector_only && !mixed())
+    violate(12, "SyncAll", "isAIVOnly false in a kernel without both kinds of cores: it hangs");
   if (vector_only && mixed()) violate(12, "SyncAll", "isAIVOnly true in a mixed kernel leaves its cube cores out");
   std::vector<uint32_t> all;
   for (const Core* c : launched.cores) all.push_back(c->index);
@@ -187,16 +190,21 @@ void sync_all(bool vector_only) {
 void sync_soft(int32_t* gm, const Slice& ub, int32_t used) {
   if (!core->vector || mixed()) violate(12, "SyncAll", "the soft form is for vector kernels");
   const int64_t cores = static_cast<int64_t>(launched.cores.size()), n = used ? used : cores;
-  if (n < 1 || n > cores) violate(12, "SyncAll", "usedCores: expected 1 to %lld, got %d", static_cast<long long>(cores), used);
+  if (n < 1 || n > cores)
+    violate(12, "SyncAll", "usedCores: expected 1 to %lld, got %d", static_cast<long long>(cores), used);
   check_inside("SyncAll", "ubWorkspace", ub, 0, static_cast<uint64_t>(cores) * 32);
   check_aligned("SyncAll", "ubWorkspace", ub, kBlockBytes);
-  if (core->block >= n) violate(12, "SyncAll", "core %lld is not one of the %lld that synchronise", static_cast<long long>(core->block), static_cast<long long>(n));
+  if (core->block >= n)
+    violate(12, "SyncAll", "core %lld is not one of the %lld that synchronise", static_cast<long long>(core->block),
+            static_cast<long long>(n));
   core->begin_op(kS, "SyncAll", __builtin_return_address(0));
   const std::string outside = describe_outside(gm, static_cast<uint64_t>(cores) * 32);
   if (!outside.empty()) violate(19, "SyncAll", "gmWorkspace: %s", outside.c_str());
   if (!g_soft[gm]++)
     for (int64_t i = 0; i < cores * 8; ++i)
-      if (gm[i]) violate(12, "SyncAll", "gmWorkspace: expected zeros, got %d at element %lld", gm[i], static_cast<long long>(i));
+      if (gm[i])
+        violate(12, "SyncAll", "gmWorkspace: expected zeros, got %d at element %lld", gm[i],
+                static_cast<long long>(i));
   core->touch(ub.space, ub.address, static_cast<uint32_t>(cores) * 32, true);
   std::vector<uint32_t> all;
   for (int64_t i = 0; i < n; ++i) all.push_back(static_cast<uint32_t>(i));

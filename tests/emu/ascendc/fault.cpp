@@ -20,12 +20,14 @@ void* g_thread = nullptr;
 [[noreturn]] void on_fault(const char* address, uintptr_t detail) {
   char text[128];
   if (detail & 2) std::snprintf(text, sizeof text, "an address that no memory can have");
-  else std::snprintf(text, sizeof text, "%s address %p, where no memory is", detail & 1 ? "a write to" : "a read from",
-                     static_cast<const void*>(address));
+  else
+    std::snprintf(text, sizeof text, "%s address %p, where no memory is", detail & 1 ? "a write to" : "a read from",
+                  static_cast<const void*>(address));
   const char* name = core->running.name ? core->running.name : core->op_name;
   const void* pc = core->running.name ? core->running.pc : core->op_pc;
-  add_report("rule 19 (" + std::string(rule_name(19)) + "): " + name + where(pc) + ": " + text + " [" + launched.kernel +
-             ", " + (core->vector ? "vector" : "cube") + " core " + std::to_string(core->block) + "]");
+  add_report("rule 19 (" + std::string(rule_name(19)) + "): " + name + where(pc) + ": " + text + " [" +
+             launched.kernel + ", " + (core->vector ? "vector" : "cube") + " core " + std::to_string(core->block) +
+             "]");
   abandon_core();
 }
 

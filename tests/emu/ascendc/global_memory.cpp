@@ -136,7 +136,8 @@ void check_caches(Line& line, uint64_t mask, bool write, const void* address) {
     for (uint32_t i = 0; mine.since > core->cache_emptied && i < line.count; ++i) {
       const Record& r = line.at(i);
       if (!r.write || !(r.mask & mask) || r.time <= mine.since || (r.core == core->index && r.pipe == kS)) continue;
-      problem = "this core read the line before, and its data cache still has it (DataCacheCleanAndInvalid); written by";
+      problem =
+          "this core read the line before, and its data cache still has it (DataCacheCleanAndInvalid); written by";
       other = launched.cores[r.core];
     }
   }
@@ -144,8 +145,8 @@ void check_caches(Line& line, uint64_t mask, bool write, const void* address) {
   core->hazard_reported = true;
   char at[32];
   std::snprintf(at, sizeof at, "%p", address);
-  add_report("rule 11 (" + std::string(rule_name(11)) + "): " + core->op_name + " (" + kPipeNames[core->op_pipe] + ") of " +
-             "global memory " + at + where(core->op_pc) + ": " + problem + " " + core_name(*other) + " [" +
+  add_report("rule 11 (" + std::string(rule_name(11)) + "): " + core->op_name + " (" + kPipeNames[core->op_pipe] +
+             ") of " + "global memory " + at + where(core->op_pc) + ": " + problem + " " + core_name(*other) + " [" +
              launched.kernel + ", " + core_name(*core) + "]");
 }
 
@@ -156,10 +157,10 @@ void report(const char* kind, const void* address, const Record& r, bool same_li
   if (same_line_only) kind = "two cores write to one line of 64 bytes: write after write";
   char at[32];
   std::snprintf(at, sizeof at, "%p", address);
-  add_report("rule " + std::to_string(rule) + " (" + rule_name(rule) + "): " + kind + " hazard on global memory " + at +
-             ": " + describe(r) + " and " + core->op_name + " (" + kPipeNames[core->op_pipe] + ")" + where(core->op_pc) +
-             " are not ordered [" + launched.kernel + ", " + (core->vector ? "vector" : "cube") + " core " +
-             std::to_string(core->block) + "]");
+  add_report("rule " + std::to_string(rule) + " (" + rule_name(rule) + "): " + kind + " hazard on global memory " +
+             at + ": " + describe(r) + " and " + core->op_name + " (" + kPipeNames[core->op_pipe] + ")" +
+             where(core->op_pc) + " are not ordered [" + launched.kernel + ", " + (core->vector ? "vector" : "cube") +
+             " core " + std::to_string(core->block) + "]");
 }
 
 }  // namespace
@@ -257,7 +258,8 @@ void clean_cache(const void* address, bool entire) {
 
 void check_clean() {
   if (!core->dirty_lines.empty())
-    violate(11, "end", "SetValue of global memory %p stays in the data cache: DataCacheCleanAndInvalid comes after it",
+    violate(11, "end",
+            "SetValue of global memory %p stays in the data cache: DataCacheCleanAndInvalid comes after it",
             reinterpret_cast<void*>((core->dirty_lines[0] - 1) * kLineBytes));
 }
 

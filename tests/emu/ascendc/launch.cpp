@@ -41,7 +41,8 @@ void Core::finish() {
       }
   check_clean();
   for (uint32_t i = 0; i < slot_count; ++i)
-    if (slots[i].life == Life::Queued) violate(5, "end", "a tensor is left in a queue (position %u)", slots[i].position);
+    if (slots[i].life == Life::Queued)
+      violate(5, "end", "a tensor is left in a queue (position %u)", slots[i].position);
 }
 
 bool launch(const Kernel& kernel) {
@@ -91,14 +92,14 @@ std::string counters() {
   };
   for (const auto& [name, c] : g_counters) {
     if (json.size() > 1) json += ",";
-    json += "\"" + name + "\":{\"launches\":" + std::to_string(c.launches) + ",\"blocks\":" + std::to_string(c.blocks) +
-            ",\"bytes\":" + list(c.sum.bytes) + ",\"instructions\":" + list(c.sum.instructions) +
-            ",\"vector_repeats\":" + std::to_string(c.sum.vector_repeats) +
-            ",\"scalar_local\":" + std::to_string(c.sum.scalar_local) +
-            ",\"scalar_global\":" + std::to_string(c.sum.scalar_global) +
-            ",\"cube_macs\":" + std::to_string(c.sum.cube_macs) + ",\"cube_steps\":" + std::to_string(c.sum.cube_steps) +
-            ",\"stalls\":" + std::to_string(c.sum.stalls) +
-            ",\"barriers\":" + std::to_string(c.sum.barriers) + "}";
+    json +=
+        "\"" + name + "\":{\"launches\":" + std::to_string(c.launches) + ",\"blocks\":" + std::to_string(c.blocks) +
+        ",\"bytes\":" + list(c.sum.bytes) + ",\"instructions\":" + list(c.sum.instructions) +
+        ",\"vector_repeats\":" + std::to_string(c.sum.vector_repeats) +
+        ",\"scalar_local\":" + std::to_string(c.sum.scalar_local) +
+        ",\"scalar_global\":" + std::to_string(c.sum.scalar_global) +
+        ",\"cube_macs\":" + std::to_string(c.sum.cube_macs) + ",\"cube_steps\":" + std::to_string(c.sum.cube_steps) +
+        ",\"stalls\":" + std::to_string(c.sum.stalls) + ",\"barriers\":" + std::to_string(c.sum.barriers) + "}";
   }
   return json + "}";
 }

@@ -56,7 +56,8 @@ std::string where(const void* pc) {
   return source.empty() ? "" : " at " + source;
 }
 
-__attribute__((cold)) void Core::report_hazard(const char* kind, Space space, uint32_t address, Pipe other, uint32_t other_seq) {
+__attribute__((cold)) void Core::report_hazard(const char* kind, Space space, uint32_t address, Pipe other,
+                                               uint32_t other_seq) {
   if (hazard_reported) return;  // one an instruction
   hazard_reported = true;
   const OpInfo& earlier = pipes[other].log[other_seq];
@@ -102,7 +103,8 @@ void Core::touch(Space space, uint32_t address, uint32_t bytes, bool write, bool
                     static_cast<Pipe>(s.write_pipe), s.write_seq);
     if (!write) {
       if (must_be_written && (s.written & bits) != bits)
-        report_unwritten(space, b * kBlockBytes + static_cast<uint32_t>(__builtin_ctz(~s.written & bits)), address, bytes);
+        report_unwritten(space, b * kBlockBytes + static_cast<uint32_t>(__builtin_ctz(~s.written & bits)), address,
+                         bytes);
       s.read_seq[op_pipe] = seq;
       s.readers |= static_cast<uint8_t>(1u << op_pipe);
       continue;
@@ -128,7 +130,8 @@ void check_inside(const char* api, const char* what, const Slice& s, uint64_t of
   check_slice(api, s);
   const uint64_t first = s.address + offset;
   if (first < s.begin || first + bytes > s.end)
-    violate(19, api, "%s: bytes %llu to %llu of a buffer of %u", what, static_cast<unsigned long long>(first - s.begin),
+    violate(19, api, "%s: bytes %llu to %llu of a buffer of %u", what,
+            static_cast<unsigned long long>(first - s.begin),
             static_cast<unsigned long long>(first - s.begin + bytes), s.end - s.begin);
 }
 

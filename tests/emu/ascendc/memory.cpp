@@ -60,7 +60,8 @@ std::string describe_outside(const void* address, uint64_t bytes) {
   if (first >= stop + kGuard || end <= begin - kGuard) return "";
   if (first >= begin && end <= stop) return "";
   return "bytes " + std::to_string(static_cast<int64_t>(first - begin)) + " to " +
-         std::to_string(static_cast<int64_t>(end - begin)) + " of an allocation of " + std::to_string(it->second.bytes);
+         std::to_string(static_cast<int64_t>(end - begin)) + " of an allocation of " +
+         std::to_string(it->second.bytes);
 }
 
 }  // namespace ascend_emu

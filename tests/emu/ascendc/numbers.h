@@ -45,7 +45,8 @@ inline uint16_t bf16_bits(float x, int mode) {
 inline float bf16_float(uint16_t bits) { return bit_cast<float>(static_cast<uint32_t>(bits) << 16); }
 
 inline float half_float(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16, exponent = bits >> 10 & 31,
+                 mantissa = bits & 1023;
   if (exponent == 31) return bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
   if (exponent) return bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
   const float tiny = static_cast<float>(mantissa) * 0x1p-24f;
@@ -96,7 +97,9 @@ inline I saturated(double x) {  // NaN becomes 0
   if (std::isnan(x)) return 0;
   if (I(-1) < I(0)) {
     const double high = -low;
-    return x >= high ? static_cast<I>(~(I(1) << (sizeof(I) * 8 - 1))) : x <= low ? I(I(1) << (sizeof(I) * 8 - 1)) : static_cast<I>(x);
+    return x >= high  ? static_cast<I>(~(I(1) << (sizeof(I) * 8 - 1)))
+           : x <= low ? I(I(1) << (sizeof(I) * 8 - 1))
+                      : static_cast<I>(x);
   }
   const double high = std::ldexp(1.0, sizeof(I) * 8);
   return x >= high ? static_cast<I>(-1) : x <= 0 ? 0 : static_cast<I>(x);

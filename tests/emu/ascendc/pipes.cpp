@@ -158,7 +158,8 @@ void wait_flag_as(Pipe from, Pipe to, int id) {
   if (to == kS) {
     ++core->counters.stalls;
     while (flag.executed < flag.issued)
-      if (!core->step(from)) violate(10, "WaitFlag", "event %s_%s %d never comes", kPipeNames[from], kPipeNames[to], id);
+      if (!core->step(from))
+        violate(10, "WaitFlag", "event %s_%s %d never comes", kPipeNames[from], kPipeNames[to], id);
     return;
   }
   Item item;

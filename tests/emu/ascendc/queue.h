@@ -43,7 +43,8 @@ constexpr ascend_emu::Pipe consumer_of(TPosition to) {
 template <TPosition src, TPosition dst, int32_t depth, auto mask = 0>
 class TQueBind {
   static_assert(depth >= 0 && depth <= 8, "rule 5: the depth of a queue is 0 (in place) to 8");
-  static_assert(emu_detail::producer_of(src) != ascend_emu::kPipes && emu_detail::consumer_of(dst) != ascend_emu::kPipes,
+  static_assert(emu_detail::producer_of(src) != ascend_emu::kPipes &&
+                    emu_detail::consumer_of(dst) != ascend_emu::kPipes,
                 "rule 5: no queue at this position");
   static_assert(emu_detail::producer_of(src) != emu_detail::consumer_of(dst),
                 "rule 5: a queue hands over between pipes; use TBuf for a buffer of one pipe");
@@ -105,8 +106,8 @@ class TBuf {
   ASCEND_EMU_API LocalTensor<T> Get(uint32_t elements) const {
     LocalTensor<T> t(slice_);
     if (uint64_t{elements} * sizeof(T) > slice_.bytes)
-      ascend_emu::violate(19, "TBuf::Get", "expected at most %u bytes, got %u elements of %zu", slice_.bytes, elements,
-                          sizeof(T));
+      ascend_emu::violate(19, "TBuf::Get", "expected at most %u bytes, got %u elements of %zu", slice_.bytes,
+                          elements, sizeof(T));
     t.SetSize(elements);
     return t;
   }

@@ -31,8 +31,8 @@ template <class T, bool isSetMask = true>
 ASCEND_EMU_API void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& work,
                               const int32_t count) {
   ASCEND_EMU_TYPES(ReduceSum, half, float);
-  ascend_emu::reduce("ReduceSum", ascend_emu::Reduction::Sum, ascend_emu::type_of<T>, dst.emu_slice(), src.emu_slice(),
-                     work.emu_slice(), emu_detail::counted(count), false);
+  ascend_emu::reduce("ReduceSum", ascend_emu::Reduction::Sum, ascend_emu::type_of<T>, dst.emu_slice(),
+                     src.emu_slice(), work.emu_slice(), emu_detail::counted(count), false);
 }
 template <class T>
 ASCEND_EMU_API void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<T>& work,
@@ -40,8 +40,8 @@ ASCEND_EMU_API void ReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& s
   ASCEND_EMU_TYPES(ReduceSum, half, float);
   auto s = emu_detail::masked<true>(static_cast<uint64_t>(mask), sizeof(T), repeatTime);
   s.src0_repeat = srcRepStride;
-  ascend_emu::reduce("ReduceSum", ascend_emu::Reduction::Sum, ascend_emu::type_of<T>, dst.emu_slice(), src.emu_slice(),
-                     work.emu_slice(), s, false);
+  ascend_emu::reduce("ReduceSum", ascend_emu::Reduction::Sum, ascend_emu::type_of<T>, dst.emu_slice(),
+                     src.emu_slice(), work.emu_slice(), s, false);
 }
 
 // ---- one value a repeat (256 bytes), or a block (32 bytes)
@@ -90,8 +90,9 @@ template <ReduceType reduceType, class T, class U = T, bool isSetMask = true>
 ASCEND_EMU_API void ReduceDataBlock(const LocalTensor<T>& dst, const LocalTensor<U>& src, const uint64_t mask[],
                                     const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
                                     const int32_t srcRepStride) {
-  emu_detail::groups("ReduceDataBlock", reduceType, dst, src, emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime),
-                     dstRepStride, srcBlkStride, srcRepStride, 32, ReduceOrder::ORDER_ONLY_VALUE);
+  emu_detail::groups("ReduceDataBlock", reduceType, dst, src,
+                     emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime), dstRepStride, srcBlkStride,
+                     srcRepStride, 32, ReduceOrder::ORDER_ONLY_VALUE);
 }
 
 // Their names up to CANN 8.5, still there: mind the order of mask and repeatTime for blocks.
@@ -99,7 +100,8 @@ template <class T, bool isSetMask = true>
 ASCEND_EMU_API void WholeReduceSum(const LocalTensor<T>& dst, const LocalTensor<T>& src, const int32_t mask,
                                    const int32_t repeatTime, const int32_t dstRepStride, const int32_t srcBlkStride,
                                    const int32_t srcRepStride) {
-  ReduceRepeat<ReduceType::SUM, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride, srcRepStride);
+  ReduceRepeat<ReduceType::SUM, T, T, isSetMask>(dst, src, mask, repeatTime, dstRepStride, srcBlkStride,
+                                                 srcRepStride);
 }
 #define ASCEND_EMU_OLD_NAMES(kind, type)                                                                           \
   template <class T, bool isSetMask = true>                                                                        \

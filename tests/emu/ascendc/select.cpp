@@ -44,7 +44,8 @@ void run_compare(const void* payload) {
       uint8_t byte = 0;
       for (uint32_t k = 0; k < 8; ++k) {
         const double a = value_of(c.type, c.a + offset_of(c, 1, r, first + k));
-        const double b = value_of(c.type, c.b ? c.b + offset_of(c, 2, r, first + k) : reinterpret_cast<const char*>(&c.scalar));
+        const double b =
+            value_of(c.type, c.b ? c.b + offset_of(c, 2, r, first + k) : reinterpret_cast<const char*>(&c.scalar));
         byte |= static_cast<uint8_t>(holds(a, b, c.mode) << k);
       }
       c.dst[(r * c.lanes + first) / 8] = static_cast<char>(byte);
@@ -234,8 +235,16 @@ void gather(Type type, const Slice& dst, const Slice& src, const Slice& offsets,
   core->touch(src.space, src.address, src.bytes, false, false);  // which of them, the offsets will say
   touch_vector(d, shape, lanes);
   count_repeats(shape, lanes);
-  core->submit(&run_gather, GatherOp{local(dst), local(src), local(offsets), shape.counted ? shape.count : 0, size, base,
-                                     src.end - src.address, {shape.mask[0], shape.mask[1]}, shape.repeat, lanes,
+  core->submit(&run_gather, GatherOp{local(dst),
+                                     local(src),
+                                     local(offsets),
+                                     shape.counted ? shape.count : 0,
+                                     size,
+                                     base,
+                                     src.end - src.address,
+                                     {shape.mask[0], shape.mask[1]},
+                                     shape.repeat,
+                                     lanes,
                                      shape.dst_repeat});
 }
 

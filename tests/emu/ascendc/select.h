@@ -60,8 +60,8 @@ ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selM
   ASCEND_EMU_SELECT(src1, &src1.emu_slice(), 0, emu_detail::counted(count));
 }
 template <class T, class U>
-ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
-                           SELMODE mode, uint32_t count) {
+ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
+                           T src1, SELMODE mode, uint32_t count) {
   ASCEND_EMU_SELECT(src1, nullptr, emu_detail::bits_of(src1), emu_detail::counted(count));
 }
 template <class T, class U, bool isSetMask = true>
@@ -79,8 +79,9 @@ ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selM
   ASCEND_EMU_SELECT(src1, &src1.emu_slice(), 0, emu_detail::with(s, params));
 }
 template <class T, class U, bool isSetMask = true>
-ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0, T src1,
-                           SELMODE mode, uint64_t mask, uint8_t repeatTime, const BinaryRepeatParams& params) {
+ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selMask, const LocalTensor<T>& src0,
+                           T src1, SELMODE mode, uint64_t mask, uint8_t repeatTime,
+                           const BinaryRepeatParams& params) {
   auto s = emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime);
   ASCEND_EMU_SELECT(src1, nullptr, emu_detail::bits_of(src1), emu_detail::with(s, params));
 }
@@ -89,24 +90,25 @@ ASCEND_EMU_API void Select(const LocalTensor<T>& dst, const LocalTensor<U>& selM
 // ---- dst[i] = bytes of src at base + offsets[i]
 #define ASCEND_EMU_GATHER(shape)                                                                                   \
   ASCEND_EMU_TYPES(Gather, int16_t, uint16_t, half, bfloat16_t, int32_t, uint32_t, float);                         \
-  ascend_emu::gather(ascend_emu::type_of<T>, dst.emu_slice(), src.emu_slice(), srcOffset.emu_slice(), srcBaseAddr, shape)
+  ascend_emu::gather(ascend_emu::type_of<T>, dst.emu_slice(), src.emu_slice(), srcOffset.emu_slice(), srcBaseAddr, \
+                     shape)
 template <class T>
-ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                           const uint32_t srcBaseAddr, const uint32_t count) {
+ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                           const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseAddr, const uint32_t count) {
   ASCEND_EMU_GATHER(emu_detail::counted(count));
 }
 template <class T>
-ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                           const uint32_t srcBaseAddr, const uint64_t mask, const uint8_t repeatTime,
-                           const uint16_t dstRepStride) {
+ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                           const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseAddr, const uint64_t mask,
+                           const uint8_t repeatTime, const uint16_t dstRepStride) {
   auto s = emu_detail::masked<true>(mask, sizeof(T), repeatTime);
   s.dst_repeat = dstRepStride;
   ASCEND_EMU_GATHER(s);
 }
 template <class T>
-ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src, const LocalTensor<uint32_t>& srcOffset,
-                           const uint32_t srcBaseAddr, const uint64_t mask[], const uint8_t repeatTime,
-                           const uint16_t dstRepStride) {
+ASCEND_EMU_API void Gather(const LocalTensor<T>& dst, const LocalTensor<T>& src,
+                           const LocalTensor<uint32_t>& srcOffset, const uint32_t srcBaseAddr, const uint64_t mask[],
+                           const uint8_t repeatTime, const uint16_t dstRepStride) {
   auto s = emu_detail::masked<true>(mask, sizeof(T), repeatTime);
   s.dst_repeat = dstRepStride;
   ASCEND_EMU_GATHER(s);
@@ -122,15 +124,15 @@ struct GatherMaskParams {
       : src0BlockStride(block), repeatTimes(repeats), src0RepeatStride(src0_repeat), src1RepeatStride(src1_repeat) {}
 };
 template <class T, class U>
-ASCEND_EMU_API void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const LocalTensor<U>& src1Pattern,
-                               const bool reduceMode, const uint32_t mask, const GatherMaskParams& p,
-                               uint64_t& rsvdCnt) {
+ASCEND_EMU_API void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0,
+                               const LocalTensor<U>& src1Pattern, const bool reduceMode, const uint32_t mask,
+                               const GatherMaskParams& p, uint64_t& rsvdCnt) {
   ASCEND_EMU_TYPES(GatherMask, int16_t, uint16_t, half, bfloat16_t, int32_t, uint32_t, float);
   static_assert(sizeof(T) == sizeof(U) && ascend_emu::one_of<U, uint16_t, uint32_t>,
                 "rule 7: src1Pattern is uint16_t or uint32_t, as wide as the data");
-  rsvdCnt = ascend_emu::gather_mask(ascend_emu::type_of<T>, dst.emu_slice(), src0.emu_slice(), &src1Pattern.emu_slice(),
-                                    0, reduceMode, mask, p.repeatTimes, p.src0BlockStride, p.src0RepeatStride,
-                                    p.src1RepeatStride);
+  rsvdCnt = ascend_emu::gather_mask(ascend_emu::type_of<T>, dst.emu_slice(), src0.emu_slice(),
+                                    &src1Pattern.emu_slice(), 0, reduceMode, mask, p.repeatTimes, p.src0BlockStride,
+                                    p.src0RepeatStride, p.src1RepeatStride);
 }
 template <class T>
 ASCEND_EMU_API void GatherMask(const LocalTensor<T>& dst, const LocalTensor<T>& src0, const uint8_t src1Pattern,

@@ -88,7 +88,8 @@ void set_mask(uint64_t high, uint64_t low) { core->mask[0] = low, core->mask[1] 
 void set_mask_mode(bool counter) { core->counter_mode = counter; }
 
 void check_vector_operand(const char* api, const Operand& o, const Shape& shape, uint32_t lanes) {
-  if (o.slice->space != kUB) violate(1, api, "%s: expected a tensor in UB, got %s", o.name, kSpaceNames[o.slice->space]);
+  if (o.slice->space != kUB)
+    violate(1, api, "%s: expected a tensor in UB, got %s", o.name, kSpaceNames[o.slice->space]);
   check_aligned(api, o.name, *o.slice, kBlockBytes);
   if (shape.counted) return check_inside(api, o.name, *o.slice, 0, uint64_t{shape.count} * o.element);
   if (o.writes && o.block == 0) violate(6, api, "%s: a block stride of 0 is undefined for results", o.name);
@@ -104,7 +105,8 @@ void check_vector_operand(const char* api, const Operand& o, const Shape& shape,
 void touch_vector(const Operand& o, const Shape& shape, uint32_t lanes) {
   const Slice& s = *o.slice;
   if (shape.counted) return core->touch(s.space, s.address, shape.count * o.element, o.writes);
-  const uint16_t block[3] = {static_cast<uint16_t>(o.block), 1, 1}, element[3] = {static_cast<uint16_t>(o.element), 1, 1};
+  const uint16_t block[3] = {static_cast<uint16_t>(o.block), 1, 1},
+                 element[3] = {static_cast<uint16_t>(o.element), 1, 1};
   char* const base[3] = {core->memory[s.space], nullptr, nullptr};
   const Runs runs(shape.mask, lanes, block, element, base);
   const uint32_t per_block = kBlockBytes / o.element;
@@ -154,7 +156,8 @@ void check_overlap(const char* api, const Operand& dst, const Operand& src, cons
     if (same && same < to.count && !(narrows && d.address <= s.address))
       violate(6, api, "dst and %s overlap in part within a repeat (UB+%u and UB+%u)", src.name, d.address, s.address);
     if (next && !may_accumulate)
-      violate(6, api, "dst of repeat %u is %s of repeat %u (UB+%u and UB+%u)", r, src.name, r + 1, d.address, s.address);
+      violate(6, api, "dst of repeat %u is %s of repeat %u (UB+%u and UB+%u)", r, src.name, r + 1, d.address,
+              s.address);
   }
 }
 

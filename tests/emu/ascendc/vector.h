@@ -35,7 +35,8 @@ inline Shape masked(const uint64_t* mask, uint32_t element, uint32_t repeat) {
 }
 template <bool isSetMask>
 inline Shape masked(uint64_t mask, uint32_t element, uint32_t repeat) {
-  return isSetMask ? ascend_emu::shape_of_mask(mask, element, repeat) : ascend_emu::shape_of_register(element, repeat);
+  return isSetMask ? ascend_emu::shape_of_mask(mask, element, repeat)
+                   : ascend_emu::shape_of_register(element, repeat);
 }
 inline Shape& with(Shape& s, const BinaryRepeatParams& p) {
   s.dst_block = p.dstBlkStride, s.src0_block = p.src0BlkStride, s.src1_block = p.src1BlkStride;
@@ -163,8 +164,9 @@ ASCEND_EMU_SCALAR(ShiftLeft, int16_t, uint16_t, int32_t, uint32_t)
 ASCEND_EMU_SCALAR(ShiftRight, int16_t, uint16_t, int32_t, uint32_t)
 #undef ASCEND_EMU_SCALAR
 template <class T, bool isSetMask = true>
-ASCEND_EMU_API void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue, uint64_t mask,
-                               const uint8_t repeatTime, const UnaryRepeatParams& params, bool roundEn) {
+ASCEND_EMU_API void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& src, const T& scalarValue,
+                               uint64_t mask, const uint8_t repeatTime, const UnaryRepeatParams& params,
+                               bool roundEn) {
   if (roundEn) ascend_emu::violate(6, "ShiftRight", "roundEn is not emulated");
   ShiftRight<T, isSetMask>(dst, src, scalarValue, mask, repeatTime, params);
 }
@@ -173,16 +175,18 @@ ASCEND_EMU_API void ShiftRight(const LocalTensor<T>& dst, const LocalTensor<T>& 
 template <class T, class U>
 ASCEND_EMU_API void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarValue,
                          const int32_t& count) {
-  static_assert((__is_same(T, U) && ascend_emu::one_of<T, half, float>) || (__is_same(T, float) && __is_same(U, half)),
-                "rule 7: Axpy of dav-2201 takes half, float, or half into float");
+  static_assert(
+      (__is_same(T, U) && ascend_emu::one_of<T, half, float>) || (__is_same(T, float) && __is_same(U, half)),
+      "rule 7: Axpy of dav-2201 takes half, float, or half into float");
   emu_detail::one("Axpy", emu_detail::Math::Axpy, dst, src, emu_detail::bits_of(scalarValue),
                   emu_detail::counted(count));
 }
 template <class T, class U, bool isSetMask = true>
 ASCEND_EMU_API void Axpy(const LocalTensor<T>& dst, const LocalTensor<U>& src, const U& scalarValue, uint64_t mask,
                          const uint8_t repeatTime, const UnaryRepeatParams& params) {
-  static_assert((__is_same(T, U) && ascend_emu::one_of<T, half, float>) || (__is_same(T, float) && __is_same(U, half)),
-                "rule 7: Axpy of dav-2201 takes half, float, or half into float");
+  static_assert(
+      (__is_same(T, U) && ascend_emu::one_of<T, half, float>) || (__is_same(T, float) && __is_same(U, half)),
+      "rule 7: Axpy of dav-2201 takes half, float, or half into float");
   auto s = emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime);
   emu_detail::one("Axpy", emu_detail::Math::Axpy, dst, src, emu_detail::bits_of(scalarValue),
                   emu_detail::with(s, params));
@@ -197,8 +201,9 @@ ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, c
                           emu_detail::counted(count));
 }
 template <class T, bool isSetMask = true>
-ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask, const uint8_t repeatTime,
-                              const uint16_t dstBlockStride, const uint8_t dstRepeatStride) {
+ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask,
+                              const uint8_t repeatTime, const uint16_t dstBlockStride,
+                              const uint8_t dstRepeatStride) {
   ASCEND_EMU_TYPES(Duplicate, half, bfloat16_t, int16_t, uint16_t, int32_t, uint32_t, float);
   auto s = emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime);
   s.dst_block = dstBlockStride, s.dst_repeat = dstRepeatStride;
@@ -206,8 +211,9 @@ ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, u
                           dst.emu_slice(), nullptr, nullptr, emu_detail::bits_of(scalarValue), s);
 }
 template <class T, bool isSetMask = true>
-ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask[], const uint8_t repeatTime,
-                              const uint16_t dstBlockStride, const uint8_t dstRepeatStride) {
+ASCEND_EMU_API void Duplicate(const LocalTensor<T>& dst, const T& scalarValue, uint64_t mask[],
+                              const uint8_t repeatTime, const uint16_t dstBlockStride,
+                              const uint8_t dstRepeatStride) {
   ASCEND_EMU_TYPES(Duplicate, half, bfloat16_t, int16_t, uint16_t, int32_t, uint32_t, float);
   auto s = emu_detail::masked<isSetMask>(mask, sizeof(T), repeatTime);
   s.dst_block = dstBlockStride, s.dst_repeat = dstRepeatStride;

@@ -37,7 +37,9 @@ inline T scalar_of(uint64_t bits) {
   return value;
 }
 // The documentation promises less than 1e-4 for these: twelve bits are kept.
-inline float coarse(float x) { return std::isfinite(x) ? bit_cast<float>(round_bits(bit_cast<uint32_t>(x), 12, kTrunc)) : x; }
+inline float coarse(float x) {
+  return std::isfinite(x) ? bit_cast<float>(round_bits(bit_cast<uint32_t>(x), 12, kTrunc)) : x;
+}
 
 template <Math op, class V>
 inline V two(V a, V b) {
@@ -78,7 +80,8 @@ template <Math op, class T>
 void flat_bits(void* dst, const void* a, const void* b, uint64_t, uint32_t n) {
   T* d = static_cast<T*>(dst);
   const T *x = static_cast<const T*>(a), *y = static_cast<const T*>(b);
-  for (uint32_t i = 0; i < n; ++i) d[i] = static_cast<T>(op == Math::And ? x[i] & y[i] : op == Math::Or ? x[i] | y[i] : ~x[i]);
+  for (uint32_t i = 0; i < n; ++i)
+    d[i] = static_cast<T>(op == Math::And ? x[i] & y[i] : op == Math::Or ? x[i] | y[i] : ~x[i]);
 }
 template <class T>
 void flat_mul_add_dst(void* dst, const void* a, const void* b, uint64_t, uint32_t n) {
@@ -178,13 +181,15 @@ Flat math_of(Math op, Type dst, Type src) {
     case Math::Rsqrt: return arithmetic_one<Math::Rsqrt>(dst);
     case Math::Reciprocal: return arithmetic_one<Math::Reciprocal>(dst);
     case Math::Relu: return dst == Type::i32 ? &flat_one<Math::Relu, int32_t> : arithmetic_one<Math::Relu>(dst);
-    case Math::Copy: return size_of(dst) == 4 ? &flat_copy<float> : size_of(dst) == 2 ? &flat_copy<uint16_t> : nullptr;
+    case Math::Copy:
+      return size_of(dst) == 4 ? &flat_copy<float> : size_of(dst) == 2 ? &flat_copy<uint16_t> : nullptr;
     case Math::Adds: return arithmetic_scalar<Math::Adds>(dst);
     case Math::Muls: return arithmetic_scalar<Math::Muls>(dst);
     case Math::Maxs: return arithmetic_scalar<Math::Maxs>(dst);
     case Math::Mins: return arithmetic_scalar<Math::Mins>(dst);
     case Math::LeakyRelu:
-      return dst == Type::f32 ? &flat_scalar<Math::LeakyRelu, float, float> : &flat_scalar<Math::LeakyRelu, half, half>;
+      return dst == Type::f32 ? &flat_scalar<Math::LeakyRelu, float, float>
+                              : &flat_scalar<Math::LeakyRelu, half, half>;
     case Math::Axpy:
       return dst == Type::f16   ? &flat_scalar<Math::Axpy, half, half>
              : src == Type::f16 ? &flat_scalar<Math::Axpy, float, half>

@@ -16,7 +16,8 @@ SELFTEST(align_ub, AIV_ONLY, g) {
 SELFTEST(align_gm, AIV_ONLY, g) {
   Bench k(g);
   auto a = k.a<float>();
-  DataCopyPad(a, global<float>(g.a + (g.plant ? 2 : 4)), DataCopyExtParams(1, 64, 0, 0, 0), DataCopyPadExtParams<float>());
+  DataCopyPad(a, global<float>(g.a + (g.plant ? 2 : 4)), DataCopyExtParams(1, 64, 0, 0, 0),
+              DataCopyPadExtParams<float>());
   k.store(a, 64);
 }
 SELFTEST(copy_count, AIV_ONLY, g) {
@@ -43,7 +44,8 @@ SELFTEST(pad_elements, AIV_ONLY, g) {
 SELFTEST(pad_value, AIV_ONLY, g) {
   Bench k(g);
   auto a = k.a<float>();
-  DataCopyPad(a, global<float>(g.a), DataCopyExtParams(1, 40, 0, 0, 0), DataCopyPadExtParams<float>(!g.plant, 0, 6, 0.f));
+  DataCopyPad(a, global<float>(g.a), DataCopyExtParams(1, 40, 0, 0, 0),
+              DataCopyPadExtParams<float>(!g.plant, 0, 6, 0.f));
   k.store(a, 64);
 }
 SELFTEST(pad_wide, AIV_ONLY, g) {
@@ -196,7 +198,8 @@ SELFTEST(no_memory, AIV_ONLY, g) {
   DataCopy(a, global<float>(g.a)[g.plant ? uint64_t{1} << 40 : 64], 64u);
   k.store(a, 256);
 }
-SELFTEST(tails_of_a_line, AIV_ONLY, g) {  // in place: the next tile is loaded before this one is stored; they share a line
+SELFTEST(tails_of_a_line, AIV_ONLY,
+         g) {  // in place: the next tile is loaded before this one is stored; they share a line
   TPipe pipe;
   TQue<TPosition::VECIN, 2> in;
   TQue<TPosition::VECOUT, 1> out;
