@@ -1,40 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cube core of the Ascend emulator against the documentation of its instructions: the pages' worked examples, whole
 products, and one mistake a rule."""
-import ctypes
-import os
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ascend_util import ORDERS, AscendEmulator
 
-import dsv4spec
-
-ORDERS = [(0, 1), (1, 1), (2, 1), (2, 2), (2, 3), (2, 4)]
+HERE = Path(__file__).parent / "emu/ascendc"
 
 
-class Emulator:
-    def __init__(self):
-        folder = Path(os.environ.get("DSV4SPEC_LIB_DIR") or Path(dsv4spec.__file__).parent / "lib")
-        path = folder / "libascend_emu_selftest.so"
-        if not path.is_file():
-            pytest.skip("built without DSV4SPEC_EMULATE=ON")
-        self.lib = ctypes.CDLL(str(path))
-        self.lib.ascend_emu_report.restype = ctypes.c_char_p
-        self.lib.ascend_emu_configure.argtypes = [ctypes.c_char_p, ctypes.c_long]
-        self.lib.selftest_run.argtypes = [ctypes.c_char_p, ctypes.c_int] + [ctypes.c_void_p] * 4 + [ctypes.c_long,
-                                                                                                    ctypes.c_int]
+class Cube:
+    """Cases of selftest/cube.cpp and planted_cube.cpp on arrays of the host."""
 
-    def order(self, order, seed):
-        assert self.lib.ascend_emu_configure(b"order", order) == 0
-        assert self.lib.ascend_emu_configure(b"seed", seed) == 0
+    def __init__(self, emulator):
+        self.emulator = emulator
 
     def run(self, name, a, b, out, n=0, plant=0):
-        at = [x.ctypes.data if x is not None else None for x in (a, b, out)]
-        status = self.lib.selftest_run(name.encode(), plant, *at, None, n, 1)
-        assert status != -1, f"no case {name}"
-        return status, self.lib.ascend_emu_report().decode()
+        self.emulator.clear()
+        return self.emulator.run(name, plant=plant, a=a, b=b, out=out, n=n), self.emulator.report()
 
     def clean(self, name, a, b, out, n=0):
         status, report = self.run(name, a, b, out, n)
@@ -43,14 +31,13 @@ class Emulator:
 
 @pytest.fixture(scope="module")
 def base():
-    return Emulator()
+    return AscendEmulator()
 
 
 @pytest.fixture(params=ORDERS, ids=lambda p: f"order{p[0]}-{p[1]}")
 def emu(base, request):
-    base.order(*request.param)
-    yield base
-    base.order(0, 1)
+    with base.settings(order=request.param[0], seed=request.param[1]):
+        yield Cube(base)
 
 
 def _nz(x, rows):
@@ -205,3 +192,40 @@ def test_planted_mistakes(emu, name):
         assert np.array_equal(out.reshape(-1)[:512].reshape(16, 32), a[:16] @ b.T)
     status, report = emu.run(name, left, right, out, plant=1)
     assert status == 1 and PLANTED[name] in report and name in report, report
+
+
+def test_every_planted_mistake_is_listed():
+    source = (HERE / "selftest/planted_cube.cpp").read_text()
+    assert set(re.findall(r"(?:CASE|SELFTEST)\((cube_\w+)", source)) == set(PLANTED)
+
+
+# What a kernel writes -> what the compiler says.
+REFUSED = {
+    "Mmad(f, b, b, MmadParams());": None,
+    "Mmad(f, h, h, MmadParams());": None,
+    "Mmad(f, b, h, MmadParams());": "rule 17: Mmad: both matrices are of one type",
+    "Mmad(b, b, b, MmadParams());": "rule 17: Mmad: half, bfloat16 and float give float",
+    "Mmad(f, q, q, MmadParams());": "rule 17: Mmad: half, bfloat16 and float give float; int8 gives int32",
+    "Fixpipe<bfloat16_t, int32_t>(gb, i, FixpipeParamsV220());": "rule 17: Fixpipe: float to half, bfloat16 or float",
+    "Fixpipe<float, float, CFG_NZ>(gf, f, FixpipeParamsV220());": "rule 17: Fixpipe: CFG_ROW_MAJOR only",
+    "LoadDataWithTranspose(w, w, LoadData2dTransposeParams());": "rule 17: LoadDataWithTranspose: int8",
+    "LoadData(w, w, LoadData2DParams());": "rule 17: LoadData takes elements of 1, 2 or 4 bytes",
+}
+SNIPPET = """#include "kernel_operator.h"
+using namespace AscendC;
+void kernel(LocalTensor<float> f, LocalTensor<bfloat16_t> b, LocalTensor<half> h, LocalTensor<int32_t> i,
+            LocalTensor<int8_t> q, LocalTensor<int64_t> w, GlobalTensor<float> gf, GlobalTensor<bfloat16_t> gb) {{ {} }}
+"""
+
+
+@pytest.mark.parametrize("line,message", REFUSED.items())
+def test_types_are_refused_by_the_compiler(line, message):
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if not compiler:
+        pytest.skip("no C++ compiler")
+    done = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{HERE}", "-x", "c++", "-"],
+                          input=SNIPPET.format(line), text=True, capture_output=True)
+    if message is None:
+        assert done.returncode == 0, done.stderr
+    else:
+        assert done.returncode != 0 and message in done.stderr, done.stderr
