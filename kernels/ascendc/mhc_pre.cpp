@@ -7,6 +7,9 @@
 // one launch with SyncAll: that needs every core of it resident at once, and hangs where two such kernels of two
 // streams share the cores. Split over slices and tokens, so T = 1 occupies 32 cores at Flash, one a slice.
 //
+// x passes twice, the second time out of the second-level cache. Keeping rows in local memory instead would mean to
+// stream fn (1.5 MB) past every few rows: 12 times the bytes of x at four rows of 32 KB.
+//
 // The 24 columns are summed on the vector cores. fn is fp32, and the cube multiplies like types: x would have to pass
 // through scratch as fp32, or fn as three bf16 parts. Up to some 24 tokens reading fn takes longer than the vector
 // work; from a few hundred tokens on the cube would be the faster place, which is not done.

@@ -192,18 +192,14 @@ class MhcProject {
       }
     }
   }
-  // The lanes of every column into [column][token] of `out`. An instruction takes a column: a block of
-  // results is written by one instruction only.
+  // The lanes of every column into [column][token] of `out`. Tokens share the blocks of results: one after another.
   __aicore__ inline void sums_of(const LocalTensor<float>& out, int32_t t0, int32_t n) {
     LocalTensor<float> sums = sum_buffer_.template Get<float>();
-    for (int32_t s = 0; s * kMhcSlice < width_; ++s) {
-      const LocalTensor<float> from = sums[s * v_.each * lanes_], to = out[s * rows_ * kMhcGroup + t0];
-      if (n == 1) {
-        WholeReduceSum(to, from, lanes_at(s * kMhcSlice), rows_, kMhcGroup, 1, 8);
-        continue;
-      }
-      for (int32_t c = 0; c < rows_; ++c)
-        WholeReduceSum(to[c * kMhcGroup], from[c * kMhcLanes], lanes_at(s * kMhcSlice), n, 1, 1, lanes_ / 8);
+    for (int32_t t = 0; t < n; ++t) {
+      for (int32_t s = 0; s * kMhcSlice < width_; ++s)
+        WholeReduceSum(out[s * rows_ * kMhcGroup + t0 + t], sums[(s * v_.each + t) * lanes_],
+                       lanes_at(s * kMhcSlice), rows_, kMhcGroup, 1, 8);
+      ordered();
     }
   }
 
