@@ -14,9 +14,11 @@ torch.set_num_threads(min(2, torch.get_num_threads()))
 
 # A test routes to such a backend with tensors in the CPU's memory. DSV4SPEC_TEST_BRIDGE=cpu tries the bridge itself, where
 # there is no device: the backend cpu then works on copies.
-for device in {"cuda", "npu"} & set(os.environ.get("DSV4SPEC_TEST_BACKENDS", "").split(",")):
+named = [os.environ.get("DSV4SPEC_TEST_DEVICE", ""), *os.environ.get("DSV4SPEC_TEST_BACKENDS", "").split(",")]
+for device in {"cuda", "npu"}.intersection(named):
     import device_bridge
 
+    device_bridge.need(device)
     device_bridge.install(device)
 if os.environ.get("DSV4SPEC_TEST_BRIDGE") == "cpu":
     import device_bridge

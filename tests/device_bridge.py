@@ -8,6 +8,7 @@ kernel left them."""
 from __future__ import annotations
 
 import functools
+import importlib
 
 import numpy as np
 import torch
@@ -31,13 +32,29 @@ class Moved:
         if storage.data_ptr() not in self.storages:
             here = torch.empty(0, dtype=torch.uint8).set_(storage)
             self.storages[storage.data_ptr()] = (here, here.to(self.device, copy=True))
-        there = self.storages[storage.data_ptr()][1].untyped_storage()
-        return torch.empty(0, dtype=value.dtype, device=self.device).set_(there, value.storage_offset(), value.shape,
-                                                                          value.stride())
+        there = self.storages[storage.data_ptr()][1]
+        there = there[:len(there) // value.dtype.itemsize * value.dtype.itemsize].view(value.dtype)
+        return there.as_strided(value.shape, value.stride(), value.storage_offset())
 
     def copy_back(self):
         for here, there in self.storages.values():
             here.copy_(there)
+
+
+def need(device: str) -> None:
+    """End the run in one sentence unless torch and this build both have the device."""
+    why = ""
+    if device == "npu":
+        try:
+            importlib.import_module("torch_npu")  # gives torch its device
+        except ImportError as error:
+            why = f"torch_npu cannot be imported ({error}): source CANN's set_env.sh and install the torch_npu of this torch"
+    if not why and not getattr(torch, device).is_available():
+        why = f"torch.{device} finds no device"
+    if not why:
+        why = _C.backends()[device]["why_not"]
+    if why:
+        raise SystemExit(f"tests on {device}: {why}")
 
 
 def install(backend: str, device: str | None = None) -> None:

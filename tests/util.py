@@ -14,10 +14,11 @@ EMULATED = ("cuda_emu",)  # backends that run here wherever they were built (DSV
 
 
 def _backends() -> list[str]:
-    """Those that the op tests run on: what the variable names, else the CPU, the reference and the emulators built."""
+    """Those that the op tests run on: what the variable names, else the device that DSV4SPEC_TEST_DEVICE names, the CPU,
+    the reference and the emulators built."""
     if named := os.environ.get("DSV4SPEC_TEST_BACKENDS"):
         return named.split(",")
-    return ["cpu", "reference", *(name for name in EMULATED if _C.backends()[name]["loadable"])]
+    return [*filter(None, [os.environ.get("DSV4SPEC_TEST_DEVICE")]), "cpu", "reference", *(name for name in EMULATED if _C.backends()[name]["loadable"])]
 
 
 BACKENDS = _backends()
