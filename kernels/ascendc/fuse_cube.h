@@ -44,13 +44,14 @@ class FuseCube {
   }
 
  private:
-  // Rows of x that a side of a unit multiplies: whole fractals; rows without a token are zeros.
+  // Rows of x that a side of a unit multiplies: at least two, as m = 1 takes another layout in L0A. Scratch has a row
+  // of zeros then.
   struct Rows {
     int32_t first, count;
   };
   __aicore__ inline Rows rows_of(const FuseUnit& unit, int32_t side) const {
-    if (side == 0) return {unit.t, round_up(unit.tokens, 16)};
-    return {v.e_rows + unit.t * v.hc, round_up(unit.tokens * v.hc, 16)};
+    const int32_t count = side ? unit.tokens * v.hc : unit.tokens;
+    return {side ? v.e_rows + unit.t * v.hc : unit.t, count > 1 ? count : 2};
   }
 
   __aicore__ inline void load(int64_t u, int32_t s) {
@@ -77,7 +78,7 @@ class FuseCube {
     LocalTensor<X> a = a1_.template AllocTensor<X>();
     DataCopy(a, x_[static_cast<int64_t>(rows.first) * v.pitch + step.k],
              Nd2NzParams(1, static_cast<uint16_t>(rows.count), depth, 0, static_cast<uint16_t>(v.pitch),
-                         static_cast<uint16_t>(rows.count), 1, 0));
+                         round_up<uint16_t>(static_cast<uint16_t>(rows.count), 16), 1, 0));
     a1_.EnQue(a);
   }
 
@@ -85,10 +86,10 @@ class FuseCube {
     constexpr int32_t c0 = block_elements<X>(), fractal = 16 * c0;
     const FuseUnit unit = fuse_unit(v, u);
     const FuseStep step = fuse_step<X>(v, s);
-    const int32_t tall = rows_of(unit, step.side).count / 16, wide = ceil_div(unit.columns, 16);
+    const int32_t rows = rows_of(unit, step.side).count, tall = ceil_div(rows, 16), wide = ceil_div(unit.columns, 16);
     LocalTensor<X> a1 = a1_.template DeQue<X>(), b1 = b1_.template DeQue<X>();
     MmadParams p;
-    p.m = static_cast<uint16_t>(tall * 16), p.n = static_cast<uint16_t>(unit.columns);
+    p.m = static_cast<uint16_t>(rows), p.n = static_cast<uint16_t>(unit.columns);
     for (int32_t k = 0; k < step.depth; k += kFuseStep<X>) {
       p.k = static_cast<uint16_t>(min_of(kFuseStep<X>, step.depth - k));
       p.cmatrixInitVal = step.k + k == 0;

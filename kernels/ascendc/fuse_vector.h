@@ -79,7 +79,7 @@ class FuseVector {
   }
   __aicore__ inline int32_t piece_of(int32_t at) const { return min_of(kFuseCount, v.d - at); }
 
-  __aicore__ inline void zero_row(int64_t r) {  // pads the rows to whole fractals; the cube takes no NaN
+  __aicore__ inline void zero_row(int64_t r) {  // the second row of a product of one
     for (int32_t at = 0; at < v.d; at += kFuseCount) {
       LocalTensor<X> zeros = made_.template AllocTensor<X>();
       Duplicate(zeros.template ReinterpretCast<float>(), 0.f, kFuseCount * static_cast<int32_t>(sizeof(X)) / 4);

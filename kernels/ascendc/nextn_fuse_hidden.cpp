@@ -9,13 +9,13 @@
 // no scales.) Few tokens are bound by reading the weights. Flash (d 4096, hc 4), 1.6 TB/s and 20 cube cores
 // of 4096 16-bit products a cycle at 1.8 GHz as published for the 910B family (assumed, not measured); moved:
 // counted by the emulator, what passes through MTE2, MTE3 and FIX of all cores, scratch included:
-//          T    weights 16 bit    rows in, out    moved      flops     floor
-//          1    67.1 MB           0.07 MB          72.9 MB    0.17 G   42 us   bound by the weights
+//          T    weights 16 bit    rows in, out    moved       flops     floor
+//          1    67.1 MB           0.07 MB          68.5 MB    0.17 G   42 us   bound by the weights
 //         16    67.1 MB           1.2 MB           85.3 MB    2.7 G    43 us   bound by the weights
-//         64    67.1 MB           4.7 MB                     10.7 G    45 us   bound by the weights; products 36 us
-// What is moved beyond weights and rows is scratch, which stays in L2: each group reads all normed rows (2*d
-// bytes a row), sums are 4 bytes written and 4 read. Chunks are 16 tokens, or 32 (hc 4) and 64 where there
-// are more; each reads the weights again, then out of L2.
+//         64    67.1 MB           4.7 MB          228.8 MB    10.7 G   45 us   bound by the weights; products 36 us
+// What is moved beyond weights and rows comes out of L2: each group reads the normed rows of its chunk from scratch
+// (2*d bytes a row), sums are 4 bytes written and 4 read, and every chunk of 16 tokens, or 32 (hc 4) or 64 where there
+// are more, reads the weights again.
 //
 // Weights of another type than the products' are decoded by the vector cores, a tile of 512 bytes of k at a
 // time, into a ring in scratch that stays in L2: int8 and e4m3 are 1 byte read from memory and 2 written and

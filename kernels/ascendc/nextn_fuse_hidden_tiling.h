@@ -9,7 +9,7 @@ struct NextnFuseHiddenTiling {
   int64_t embeds_t, hidden_t, out_t, out_i;      // strides in elements
   int64_t weight_n[2], scale_n[2];               // of e_proj and h_proj
   int64_t ring_at, sums_at;                      // bytes
-  int32_t T, hc, d, pitch, e_rows, h_rows;       // rows of x: the embeddings', then the streams', each rounded up to 16
+  int32_t T, hc, d, pitch, e_rows, h_rows;       // rows of x: the embeddings', then the streams'
   int32_t chunk, chunks, tile, tiles;            // tokens and output channels of a unit of work; multiples of 16
   int32_t norm_f32[2];
   float eps, mean;

@@ -36,6 +36,18 @@ Dtype products_of(Dtype rows, Dtype weights) {
   return rows == kF16 && (weights == kF16 || weights == kI8) ? kF16 : kF32;
 }
 
+// Channels of a tile: no more than L0C and L0B hold, and such that the busiest core reads least. A unit reads rows of
+// d: two of weights a channel, and its chunk's.
+int64_t best_tile(const NextnFuseHiddenParams& p, int64_t chunk, int64_t chunks, int64_t cores) {
+  const int64_t rows = chunk * (1 + p.hc), in_l0c = kL0C / 4 / rows / 16 * 16;
+  int64_t best = 0, least = 0;
+  for (int64_t tile = in_l0c < kMostColumns ? in_l0c : kMostColumns; tile > 0; tile -= 16) {
+    const int64_t rounds = ceil_div(ceil_div(p.d, tile) * chunks, cores), cost = rounds * (2 * tile + rows);
+    if (!best || cost < least) best = tile, least = cost;
+  }
+  return best;
+}
+
 struct Plan {
   NextnFuseHiddenTiling tiling{};
   bool decoded;
@@ -48,11 +60,7 @@ struct Plan {
     const int64_t element = products == kF32 ? 4 : 2, cores = cube_cores();
     const int64_t most = kMostRows / p.hc > 64 ? 64 : kMostRows / p.hc, rounded = round_up<int64_t>(p.T, 16);
     const int64_t chunk = rounded < most ? rounded : most, chunks = ceil_div(p.T, chunk);
-    // As many channels as give every core a tile, and as L0C and L0B hold.
-    const int64_t held = kL0C / 4 / (chunk * (1 + p.hc)) / 16 * 16;
-    const int64_t wanted = round_up<int64_t>(ceil_div(p.d, cores), 16);
-    int64_t tile = held < kMostColumns ? held : kMostColumns;
-    tile = wanted < tile ? wanted : tile;
+    const int64_t tile = best_tile(p, chunk, chunks, cores);
     const int64_t tiles = ceil_div(p.d, tile), units = tiles * chunks;
     blocks = units < cores ? units : cores;
 
@@ -63,7 +71,8 @@ struct Plan {
     if (p.e_proj.dtype == kF8E4M3) v.scale_n[0] = p.e_proj_scale.stride[0], v.scale_n[1] = p.h_proj_scale.stride[0];
     v.T = static_cast<int32_t>(p.T), v.hc = static_cast<int32_t>(p.hc), v.d = static_cast<int32_t>(p.d);
     v.pitch = static_cast<int32_t>(round_up<int64_t>(p.d, 16));
-    v.e_rows = static_cast<int32_t>(rounded), v.h_rows = static_cast<int32_t>(round_up<int64_t>(p.T * p.hc, 16));
+    const bool single = p.T % 16 == 1;  // the last chunk has one token; a row of zeros follows where it has one row
+    v.e_rows = static_cast<int32_t>(p.T + single), v.h_rows = static_cast<int32_t>(p.T * p.hc + (single && p.hc == 1));
     v.chunk = static_cast<int32_t>(chunk), v.chunks = static_cast<int32_t>(chunks);
     v.tile = static_cast<int32_t>(tile), v.tiles = static_cast<int32_t>(tiles);
     v.norm_f32[0] = p.enorm_weight.dtype == kF32, v.norm_f32[1] = p.hnorm_weight.dtype == kF32;
