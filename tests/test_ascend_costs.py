@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/ascend_costs.md says what the AscendC kernels move and count: no kernel moves more than is written there, and the
+kernels that only stream their rows stay within a tenth of the fewest bytes. After a change that lowers them run
+scripts/ascend_costs.py."""
+import importlib.util
+import re
+
+import pytest
+from build_util import ROOT
+from emu_util import library
+
+from dsv4spec import _C
+from dsv4spec.ops.table import NO_KERNEL
+
+SLOW = {("nextn_fuse_hidden", "T=16 bf16"), ("nextn_fuse_hidden", "T=64 bf16"), ("swa_paged_attention", "extend B=1 rows=64")}
+WITHIN_A_TENTH = {("nextn_fuse_hidden", "T=1 bf16"), ("mhc_pre", "T=1"), ("mhc_post_pre", "T=1"), ("mhc_post", "T=1"),
+                  ("mhc_post", "T=16"), ("q_norm_rope", "T=1"), ("q_norm_rope", "T=16"), ("swa_store_kv", "T=16"),
+                  ("move_accepted_kv", "B=64")}
+ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (\d+), (\d+) \| (\d+) \| (-|[\d.]+) \| ", re.M)
+
+
+@pytest.fixture(scope="module")
+def costs():
+    library("dsv4spec_ascend_emu")
+    spec = importlib.util.spec_from_file_location("ascend_costs", ROOT / "scripts" / "ascend_costs.py")
+    module = importlib.util.module_from_spec(spec)
+    import sys
+
+    sys.modules["ascend_costs"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["ascend_costs"]
+
+
+def written():
+    return {(op, label): (int(launches), int(moved), None if ratio == "-" else float(ratio))
+            for op, label, launches, _, moved, ratio in ROW.findall((ROOT / "docs" / "ascend_costs.md").read_text())}
+
+
+def test_every_kernel_is_in_the_table(costs):
+    ops = {name for name in _C.op_fields()} - NO_KERNEL["ascendc"]
+    assert {op for op, _ in written()} == ops
+    assert set(written()) == {(c.op, c.label) for c in costs.wanted()} and SLOW | WITHIN_A_TENTH <= set(written())
+
+
+def test_no_kernel_moves_more_than_is_written(costs):
+    lib, rows = costs.emulator(), written()
+    for case in costs.wanted():
+        key = case.op, case.label
+        if key in SLOW:
+            continue
+        got, (launches, moved, _) = costs.measure(case, lib), rows[key]
+        assert got.moved <= moved, f"{key}: {got.moved} bytes, {moved} are written in docs/ascend_costs.md"
+        assert got.launches <= launches, key
+        if key in WITHIN_A_TENTH:
+            assert got.ratio <= 1.105, f"{key}: {got.ratio:.3f} times the fewest bytes"
