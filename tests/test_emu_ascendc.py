@@ -14,7 +14,7 @@ from ascend_util import LAZY, ORDERS, AscendEmulator
 HERE = Path(__file__).parent / "emu" / "ascendc"
 ELEMENTS = 5120  # floats of every buffer
 
-# case -> (number of the rule, its name, what else the report says). Two blocks where "two cores" matters.
+# case -> (number of the rule, its name, what else the report says).
 PLANTED = {
     "align_ub": (1, "alignment", r"Adds: src: expected an address aligned to 32 bytes, got UB\+16 .*"
                                  r"planted_memory.cpp:\d+"),
@@ -31,8 +31,9 @@ PLANTED = {
     "queue_depth": (5, "queues", r"EnQue: 1 tensors are in a queue of depth 1"),
     "queue_freed": (5, "queues", r"Adds: a LocalTensor after its FreeTensor"),
     "queue_early": (5, "queues", r"Adds: a LocalTensor between EnQue and DeQue"),
-    "queue_left": (5, "queues", r"end: a tensor is left in a queue"),
+    "queue_left": (5, "queues", r"TPipe: a tensor is left in a queue"),
     "queue_buffers": (5, "queues", r"at most 8 buffers at a position .*, got 10"),
+    "two_pipes": (5, "queues", r"another TPipe of this core is alive"),
     "many_buffers": (5, "queues", r"at most 64 buffers"),
     "block_stride": (6, "vector iteration", r"block stride of 0 is undefined"),
     "mask_range": (6, "vector iteration", r"mask: expected 1 to 64 for elements of 4 bytes, got 65"),
@@ -67,6 +68,7 @@ PLANTED = {
     "sync_hard": (12, "cross-core", r"hazard on global memory .* of vector core"),
     "sync_one_missing": (12, "cross-core", r"deadlock: vector core 0 waits for SyncAll"),
     "sync_type": (12, "cross-core", r"the hard form needs a kernel of type MIX_AIV_1_0"),
+    "sync_blocks": (12, "cross-core", r"5 blocks wait for each other on a device of 4 cores"),
     "sync_soft": (12, "cross-core", r"gmWorkspace: expected zeros"),
     "cross_flag": (12, "cross-core", r"read after write hazard on global memory"),
     "cross_id": (12, "cross-core", r"flagId: expected 0 to 15, got 16"),
@@ -86,8 +88,8 @@ PLANTED = {
     "tails_of_a_line": (10, "pipes and flags", r"hazard on global memory"),
     "gather_bounds": (19, "bounds", r"offset 20480 of element 0 leaves the buffer"),
 }
-TWO_BLOCKS = {"sync_hard", "sync_one_missing", "sync_soft", "cross_flag", "cross_id", "mixed_groups", "one_line",
-              "cache_line", "vector_on_cube"}
+BLOCKS = dict.fromkeys(("sync_hard", "sync_one_missing", "sync_soft", "cross_flag", "cross_id", "mixed_groups",
+                        "one_line", "cache_line", "vector_on_cube"), 2) | {"sync_blocks": 5}
 # Rules that the compiler enforces: what a kernel writes -> what the compiler says.
 REFUSED = {
     "Add(b, b, b, 64);": "rule 7: Add of dav-2201",                      # no bf16 arithmetic
@@ -123,8 +125,7 @@ def run(emu, case, plant):
     arrays = [np.zeros(ELEMENTS, np.float32) for _ in range(4)]
     a, b, out, work = (emu.array(ELEMENTS, np.float32) for _ in arrays)
     a[:], b[:], out[:], work[:] = 1, 2, 3, 0
-    blocks = 2 if case in TWO_BLOCKS else 1
-    return emu.run(case, plant=plant, a=a, b=b, out=out, work=work, n=ELEMENTS, blocks=blocks)
+    return emu.run(case, plant=plant, a=a, b=b, out=out, work=work, n=ELEMENTS, blocks=BLOCKS.get(case, 1))
 
 
 def test_every_planted_case_is_listed(emu):
@@ -193,6 +194,23 @@ def test_wrong_values_without_a_check(emu):
 
     assert first(0, order=LAZY) == 2 and first(1) == 2  # eager order hides it
     assert not first(1, order=LAZY) == 2
+
+
+def test_a_number_of_blocks_that_no_device_takes(emu):
+    assert emu.run("sync_type", blocks=0) == 1
+    assert "rule 15 (entry): launch: blocks: expected 1 to 1024, got 0" in emu.report()
+
+
+def test_a_mixed_kernel_needs_scratch(emu):
+    assert emu.run("mixed_groups") == 1  # no `work`
+    assert "rule 13 (kernel type)" in emu.report() and "needs a workspace" in emu.report()
+
+
+def test_a_failed_launch_leaves_the_next_alone(emu):
+    for _ in range(3):
+        assert run(emu, "no_memory", 1) == 1 and run(emu, "sync_one_missing", 1) == 1 and run(emu, "queue_freed", 1) == 1
+        assert run(emu, "sync_hard", 0) == 0
+    assert run(emu, "v_after_v", 0) == 0
 
 
 def test_settings_out_of_range_are_refused(emu):

@@ -142,6 +142,7 @@ struct Core {
 
 extern Core* core;                          // the one that runs now
 void join(Clock& into, const Clock& from);
+void wait_for_all_pipes();
 std::string where(const void* pc);          // " at file.cpp:12" of a kernel, or ""
 
 // What a kernel has launched: shared by its cores.

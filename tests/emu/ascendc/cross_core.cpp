@@ -121,7 +121,7 @@ const char* name_of(uint32_t id) {
 }
 
 void everybody(const std::vector<uint32_t>& cores, uint32_t id, const char* what) {
-  barrier(kAllPipes);
+  wait_for_all_pipes();
   Group& group = g_groups[Key{9, 0, true, id}];
   if (group.senders.empty()) group.senders = group.receivers = cores;
   // The barrier leaves nothing behind in the pipes: the scalar unit knows all of it.
@@ -149,6 +149,13 @@ void forget_cross_core() {
   g_soft.clear();
 }
 
+// All cores must be running at once where they wait for each other.
+static void check_resident(const char* api) {
+  const int cores = mixed() || !core->vector ? cube_cores() : vector_cores();
+  if (static_cast<int64_t>(launched.blocks) > cores)
+    violate(12, api, "%u blocks wait for each other on a device of %d cores: it hangs", launched.blocks, cores);
+}
+
 void cross_set(int mode, Pipe pipe, uint32_t id) {
   if (launched.type == KernelType::AivOnly || launched.type == KernelType::AicOnly)
     violate(12, "CrossCoreSetFlag", "kernels of type AIV_ONLY or AIC_ONLY have no cross-core flags");
@@ -158,6 +165,7 @@ void cross_set(int mode, Pipe pipe, uint32_t id) {
   if (id >= kIds) violate(12, "CrossCoreSetFlag", "flagId: expected 0 to 15, got %u", id);
   if (pipe != kV && pipe != kM && (core->vector ? pipe == kMTE1 || pipe == kFix : false))
     violate(12, "CrossCoreSetFlag", "a vector core has no pipe %s", kPipeNames[pipe]);
+  if (mode == 0) check_resident("CrossCoreSetFlag");
   // As an instruction of its pipe: it knows what the scalar unit knows.
   core->begin_op(pipe, "CrossCoreSetFlag", __builtin_return_address(0));
   const int64_t group_index = mode == 0 ? -1 : group_of(*core);
@@ -182,6 +190,7 @@ void sync_all(bool vector_only) {
   if (!vector_only && !mixed())
     violate(12, "SyncAll", "isAIVOnly false in a kernel without both kinds of cores: it hangs");
   if (vector_only && mixed()) violate(12, "SyncAll", "isAIVOnly true in a mixed kernel leaves its cube cores out");
+  check_resident("SyncAll");
   std::vector<uint32_t> all;
   for (const Core* c : launched.cores) all.push_back(c->index);
   everybody(all, kSyncAllId, "SyncAll");
@@ -189,6 +198,7 @@ void sync_all(bool vector_only) {
 
 void sync_soft(int32_t* gm, const Slice& ub, int32_t used) {
   if (!core->vector || mixed()) violate(12, "SyncAll", "the soft form is for vector kernels");
+  check_resident("SyncAll");
   const int64_t cores = static_cast<int64_t>(launched.cores.size()), n = used ? used : cores;
   if (n < 1 || n > cores)
     violate(12, "SyncAll", "usedCores: expected 1 to %lld, got %d", static_cast<long long>(cores), used);

@@ -181,11 +181,12 @@ void wait_flag(Pipe from, Pipe to, int id) {
 
 void barrier(Pipe pipe) {
   ++core->counters.barriers;
-  if (pipe != kAllPipes) {
-    PipeState& p = core->pipes[pipe];
-    p.know.own[pipe] = p.seq;
-    return;
-  }
+  if (pipe == kAllPipes) return wait_for_all_pipes();
+  PipeState& p = core->pipes[pipe];
+  p.know.own[pipe] = p.seq;
+}
+
+void wait_for_all_pipes() {
   Clock all;
   for (int p = 0; p < kPipes; ++p) {
     join(all, core->pipes[p].know);

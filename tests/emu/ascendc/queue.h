@@ -123,7 +123,7 @@ class TBuf {
 class TPipe {
  public:
   TPipe() { ascend_emu::set_pipe_object(this); }
-  ~TPipe() = default;
+  ~TPipe() noexcept(false) { ascend_emu::end_pipe_object(this); }  // waits for all pipes
   TPipe(const TPipe&) = delete;
   template <TPosition src, TPosition dst, int32_t depth, auto mask>
   ASCEND_EMU_API bool InitBuffer(TQueBind<src, dst, depth, mask>& queue, uint8_t buffers, uint32_t bytes) {
@@ -136,7 +136,7 @@ class TPipe {
     return true;
   }
   ASCEND_EMU_API void Reset() { ascend_emu::reset_buffers(); }
-  ASCEND_EMU_API void Destroy() { ascend_emu::reset_buffers(); }
+  ASCEND_EMU_API void Destroy() { ascend_emu::end_pipe_object(this); }
   template <HardEvent event>
   ASCEND_EMU_API TEventID AllocEventID() {
     constexpr uint8_t e = static_cast<uint8_t>(event);

@@ -2,6 +2,7 @@
 // Buffers of a core and the queues that hand them over between pipes.
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "core.h"
 
@@ -58,7 +59,15 @@ int queue_event(const char* api, Pipe from, Pipe to) {
 
 }  // namespace
 
-void set_pipe_object(void* pipe) { core->pipe_object = pipe; }
+void set_pipe_object(void* pipe) {
+  if (core->pipe_object) violate(5, "TPipe", "another TPipe of this core is alive");
+  core->pipe_object = pipe;
+}
+void end_pipe_object(void* pipe) {
+  if (core->pipe_object != pipe || std::uncaught_exceptions()) return;
+  reset_buffers();
+  core->pipe_object = nullptr;
+}
 void* pipe_object() { return core->pipe_object; }
 
 void init_queue(Queue& q, uint32_t buffers, uint32_t bytes) {
@@ -82,11 +91,10 @@ Slice init_buffer(Space space, uint8_t position, uint32_t bytes) {
 }
 
 void reset_buffers() {
-  barrier(kAllPipes);
+  wait_for_all_pipes();
   for (uint32_t i = 0; i < core->slot_count; ++i) {
     Slot& slot = core->slots[i];
-    if (slot.life != Life::Free && slot.life != Life::Plain)
-      violate(5, "TPipe::Reset", "a buffer of position %u was not freed", slot.position);
+    if (slot.life == Life::Queued) violate(5, "TPipe", "a tensor is left in a queue (position %u)", slot.position);
     ++slot.lives;
     slot.life = Life::Free;
   }

@@ -44,6 +44,7 @@ Slice queue_pop(Queue& q);
 void queue_free(Queue& q, const Slice& s);
 Slice init_buffer(Space space, uint8_t position, uint32_t bytes);
 void set_pipe_object(void* pipe);
+void end_pipe_object(void* pipe);
 void* pipe_object();
 void reset_buffers();
 

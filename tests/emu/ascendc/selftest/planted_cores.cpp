@@ -40,6 +40,9 @@ SELFTEST(sync_one_missing, MIX_AIV_1_0, g) {
 SELFTEST(sync_type, AIV_ONLY, g) {
   if (g.plant) SyncAll();
 }
+SELFTEST(sync_blocks, MIX_AIV_1_0, g) {  // launched with more blocks than there are cores
+  if (g.plant) SyncAll();
+}
 SELFTEST(sync_soft, AIV_ONLY, g) {
   Bench k(g);
   SyncAll(global<int32_t>(g.work), k.w<int32_t>());

@@ -226,4 +226,17 @@ SELFTEST(tails_of_a_line, AIV_ONLY,
   }
 }
 
+SELFTEST(two_pipes, AIV_ONLY, g) {  // one after the other: the second begins with all of the memory
+  const auto use = [](TPipe& pipe) {
+    TBuf<TPosition::VECCALC> b;
+    pipe.InitBuffer(b, 100 * 1024);
+    Duplicate(b.Get<float>(), 1.f, 64);
+  };
+  TPipe* first = new TPipe;
+  use(*first);
+  if (!g.plant) delete first;
+  TPipe second;
+  use(second);
+}
+
 }  // namespace
