@@ -48,7 +48,8 @@ def need(device: str) -> None:
         try:
             importlib.import_module("torch_npu")  # gives torch its device
         except ImportError as error:
-            why = f"torch_npu cannot be imported ({error}): source CANN's set_env.sh and install the torch_npu of this torch"
+            why = (f"torch_npu cannot be imported ({error}): source CANN's set_env.sh and install the torch_npu of this "
+                   "torch")
     if not why and not getattr(torch, device).is_available():
         why = f"torch.{device} finds no device"
     if not why:

@@ -22,10 +22,12 @@ set(CMAKE_CXX_FLAGS_RELEASE "")
 list(APPEND CMAKE_MODULE_PATH "$ENV{ASCEND_HOME_PATH}/compiler/tikcpp/ascendc_kernel_cmake/asc_modules")
 """
 DETERMINE = """
-find_program(CMAKE_ASC_COMPILER bisheng PATHS "$ENV{ASCEND_HOME_PATH}/${CMAKE_SYSTEM_PROCESSOR}-linux/ccec_compiler/bin")
+set(target "$ENV{ASCEND_HOME_PATH}/${CMAKE_SYSTEM_PROCESSOR}-linux")
+find_program(CMAKE_ASC_COMPILER bisheng PATHS "${target}/ccec_compiler/bin")
 set(CMAKE_ASC_SOURCE_FILE_EXTENSIONS asc)
 set(CMAKE_ASC_COMPILER_ENV_VAR ASC)
-configure_file(${CMAKE_CURRENT_LIST_DIR}/CMakeASCCompiler.cmake.in ${CMAKE_PLATFORM_INFO_DIR}/CMakeASCCompiler.cmake @ONLY)
+configure_file(${CMAKE_CURRENT_LIST_DIR}/CMakeASCCompiler.cmake.in
+  ${CMAKE_PLATFORM_INFO_DIR}/CMakeASCCompiler.cmake @ONLY)
 """
 COMPILER = """
 set(CMAKE_ASC_COMPILER "@CMAKE_ASC_COMPILER@")
@@ -44,7 +46,8 @@ set(CMAKE_ASC_CREATE_SHARED_LIBRARY "<CMAKE_ASC_COMPILER> -shared -o <TARGET> <O
 set(CMAKE_ASC_INFORMATION_LOADED 1)
 """
 LEGACY = """
-file(WRITE "${CMAKE_BINARY_DIR}/legacy.txt" "${CMAKE_CURRENT_LIST_DIR} ${SOC_VERSION} ${RUN_MODE} ${ASCEND_CANN_PACKAGE_PATH}")
+file(WRITE "${CMAKE_BINARY_DIR}/legacy.txt"
+  "${CMAKE_CURRENT_LIST_DIR} ${SOC_VERSION} ${RUN_MODE} ${ASCEND_CANN_PACKAGE_PATH}")
 function(ascendc_library name type)
   file(APPEND "${CMAKE_BINARY_DIR}/legacy.txt" " ${name} ${type} ${ARGN}")
   add_library(${name} INTERFACE)

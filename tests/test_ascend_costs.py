@@ -4,6 +4,7 @@ kernels that only stream their rows stay within a tenth of the fewest bytes. Aft
 scripts/ascend_costs.py."""
 import importlib.util
 import re
+import sys
 
 import pytest
 from build_util import ROOT
@@ -12,7 +13,8 @@ from emu_util import library
 from dsv4spec import _C
 from dsv4spec.ops.table import NO_KERNEL
 
-SLOW = {("nextn_fuse_hidden", "T=16 bf16"), ("nextn_fuse_hidden", "T=64 bf16"), ("swa_paged_attention", "extend B=1 rows=64")}
+SLOW = {("nextn_fuse_hidden", "T=16 bf16"), ("nextn_fuse_hidden", "T=64 bf16"),
+        ("swa_paged_attention", "extend B=1 rows=64")}
 WITHIN_A_TENTH = {("nextn_fuse_hidden", "T=1 bf16"), ("mhc_pre", "T=1"), ("mhc_post_pre", "T=1"), ("mhc_post", "T=1"),
                   ("mhc_post", "T=16"), ("q_norm_rope", "T=1"), ("q_norm_rope", "T=16"), ("swa_store_kv", "T=16"),
                   ("move_accepted_kv", "B=64")}
@@ -24,8 +26,6 @@ def costs():
     library("dsv4spec_ascend_emu")
     spec = importlib.util.spec_from_file_location("ascend_costs", ROOT / "scripts" / "ascend_costs.py")
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["ascend_costs"] = module
     spec.loader.exec_module(module)
     yield module

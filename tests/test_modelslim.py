@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints that ModelSlim has quantised, of the tests' own making, after the format's page: names, dtypes and shapes of
-W8A8 and W8A8_DYNAMIC, files under ModelSlim's names. They load as the values that they stand for."""
+"""Checkpoints that ModelSlim has quantised, of the tests' own making, after the format's page: names, dtypes and shapes
+of W8A8 and W8A8_DYNAMIC, files under ModelSlim's names. They load as the values that they stand for."""
 import json
 import warnings
 
@@ -167,15 +167,17 @@ NAME = "mtp.0.attn.wq_a.weight"
 def test_other_schemes_are_refused_by_name(tmp_path, scheme):
     stored, schemes, _ = quantise()
     schemes[NAME] = scheme
-    with pytest.raises(CheckpointError, match=rf"expected weights of scheme FLOAT, W8A8 or W8A8_DYNAMIC, got {scheme}: {NAME}"):
+    message = rf"expected weights of scheme FLOAT, W8A8 or W8A8_DYNAMIC, got {scheme}: {NAME}"
+    with pytest.raises(CheckpointError, match=message):
         load_model(write(tmp_path, stored, schemes))
 
 
 @pytest.mark.parametrize("change,message", [
     (lambda s: s.pop(NAME + "_scale"), rf"tensors missing: {NAME}_scale"),
-    (lambda s: s.update({NAME: s[NAME].float()}), rf"{NAME}: expected I8 \[32, 64\] for W8A8_DYNAMIC, got F32 \[32, 64\]"),
-    (lambda s: s.update({NAME: s[NAME][:, :32]}), rf"{NAME}: expected I8 \[32, 64\] for W8A8_DYNAMIC, got I8 \[32, 32\]"),
-    (lambda s: s.update({NAME + "_scale": torch.ones(32, 2)}), rf"{NAME}_scale: expected F32 or BF16 or F16 \[32\], got F32 \[32, 2\]"),
+    (lambda s: s.update({NAME: s[NAME].float()}), rf"{NAME}: expected I8 \[32, 64\] for W8A8_DYNAMIC, got F32"),
+    (lambda s: s.update({NAME: s[NAME][:, :32]}), rf"{NAME}: expected I8 \[32, 64\] .*, got I8 \[32, 32\]"),
+    (lambda s: s.update({NAME + "_scale": torch.ones(32, 2)}),
+     rf"{NAME}_scale: expected F32 or BF16 or F16 \[32\], got F32 \[32, 2\]"),
     (lambda s: s.update({"mtp.0.attn.wq_a.bias": torch.ones(32)}), rf"{NAME}: expected a linear without a bias, got one"),
 ])
 def test_what_is_wrong_is_said(tmp_path, change, message):
@@ -195,7 +197,7 @@ def test_a_quant_bias_that_holds_a_bias_is_refused(tmp_path):
 @pytest.mark.parametrize("key,value,message", [
     ("kv_quant_type", "C8", "kv_quant_type: expected FLOAT, got C8"),
     ("fa_quant_type", "FAQuant", "fa_quant_type: expected FLOAT, got FAQuant"),
-    ("metadata", {"quarot": {"heads_rotation": {"layers": []}}}, "metadata.quarot: expected no rotations at run time, got"),
+    ("metadata", {"quarot": {"heads_rotation": {"layers": []}}}, "metadata.quarot: expected no rotations at run time"),
 ])
 def test_what_needs_more_than_weights_is_refused(tmp_path, key, value, message):
     stored, schemes, _ = quantise()
@@ -207,7 +209,7 @@ def test_two_descriptions_or_two_sets_of_weights_are_refused(tmp_path):
     stored, schemes, _ = quantise()
     path = write(tmp_path, stored, schemes)
     (path / "quant_model_weight_w8a8.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="expected one set of weights, got quant_model_weight_w8a8.safetensors, quant_model_w"):
+    with pytest.raises(CheckpointError, match="expected one set of weights, got quant_model_weight_w8a8.safe"):
         load_model(path)
     (path / "quant_model_description_w8a8.json").write_text("{}")
     with pytest.raises(CheckpointError, match="expected one quant_model_description.json, got"):

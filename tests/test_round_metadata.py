@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the forwards of one round are told of positions, slots and compressed entries: computed on the device from live
-lengths and page tables, inside the capture, so that a replay needs nothing else. Expected values are counted by hand."""
+lengths and page tables, inside the capture, so that a replay needs nothing else. Expected values are counted by
+hand."""
 import dataclasses
 
 import pytest
@@ -44,8 +45,8 @@ def windows(worker, rows, size):
 
 
 def test_each_step_of_a_draft_has_a_view_of_its_own_on_one_set_of_buffers(routed):
-    """Draft locations of a multi-step draft: slots and lengths of step i are those of position s + i, none is shared with
-    another step, page tables and the layer's weights are the same memory in every step."""
+    """Draft locations of a multi-step draft: slots and lengths of step i are those of position s + i, none is shared
+    with another step, page tables and the layer's weights are the same memory in every step."""
     worker, rows = worker_of()
     static, eager = windows(worker, rows, 5)
     table, page = static.verify.table, worker.cache.page_size
@@ -54,7 +55,8 @@ def test_each_step_of_a_draft_has_a_view_of_its_own_on_one_set_of_buffers(routed
         ids = torch.zeros(5, dtype=torch.int64)
         step = static.step(i, ids)
         want = [int(table[r, (n + i) // page]) * page + (n + i) % page for r, n in enumerate(LENGTHS)]
-        assert step.slots.tolist() == [*want, -1, -1] and step.seq_lens.tolist() == [*(n + i + 1 for n in LENGTHS), 0, 0]
+        assert step.slots.tolist() == [*want, -1, -1]
+        assert step.seq_lens.tolist() == [*(n + i + 1 for n in LENGTHS), 0, 0]
         assert step.positions[:3].tolist() == [n + i for n in LENGTHS] and step.c4 is step.c128 is None
         assert step.live_seq_lens.tolist() == [*LENGTHS, 0, 0] and step.table.data_ptr() == table.data_ptr()
         assert not taken & set(want)
@@ -84,12 +86,13 @@ def test_compressed_entries_of_a_verify_follow_live_lengths(routed, lengths):
         assert list(zip(view.positions[some].tolist(), view.locs[some].tolist())) == want
         assert view.positions[~some].eq(0).all() and view.table[3].eq(-1).all()
         kept = other.locs >= 0
-        assert torch.equal(view.locs[some], other.locs[kept]) and torch.equal(view.positions[some], other.positions[kept])
+        assert torch.equal(view.locs[some], other.locs[kept])
+        assert torch.equal(view.positions[some], other.positions[kept])
 
 
 def test_positions_that_were_prepared_before_a_draft_are_made_anew_after_it(routed, tmp_path):
-    """A tree's shape is known after its draft only: the verify forward of a captured round runs with the nodes' depths, not
-    with the chain's positions that the window was filled with; so it is in every replay, whatever the tree."""
+    """A tree's shape is known after its draft only: the verify forward of a captured round runs with the nodes' depths,
+    not with the chain's positions that the window was filled with; so it is in every replay, whatever the tree."""
     raw = tiny.raw_config(compress_ratios=[0, 1, 0, 0], num_hash_layers=1)
     directory = tiny.write(tmp_path, raw, tiny.random_tensors(raw, "metadata"))
     worker, rows = worker_of(directory, SpeculativeConfig(2, 2, 5), (9, 30))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole worker loop with the AscendC kernels, run by their emulator, in eager, lazy and four shuffled orders: the tests
-of worker_cases.py."""
+"""The whole worker loop with the AscendC kernels, run by their emulator, in eager, lazy and four shuffled orders: the
+tests of worker_cases.py."""
 import pytest
 from ascend_util import ORDERS, AscendEmulator
 from worker_cases import *  # noqa: F403

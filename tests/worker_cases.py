@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The whole worker loop with a device's kernels, run by its emulator: the tokens of the CPU, and ops without a kernel there
-by name only. float32, greedy, batches of unlike prompts, accepted counts from none to all. A test file imports these tests
-and gives them the fixture ``loop``."""
+"""The whole worker loop with a device's kernels, run by its emulator: the tokens of the CPU, and ops without a kernel
+there by name only. float32, greedy, batches of unlike prompts, accepted counts from none to all. A test file imports
+these tests and gives them the fixture ``loop``."""
 from __future__ import annotations
 
 import contextlib
@@ -41,8 +41,8 @@ KINDS = {  # config, and the ops that its rounds use
 
 @dataclass(frozen=True)
 class Loop:
-    """An emulated backend: its name, its kernels' folder, its emulator, orders of execution other than the first, and a
-    folder for checkpoints."""
+    """An emulated backend: its name, its kernels' folder, its emulator, orders of execution other than the first, and
+    a folder for checkpoints."""
 
     backend: str
     folder: str

@@ -16,7 +16,8 @@ inline std::string release_in(const std::string& path) {
     for (size_t i = 0; i < line.size(); ++i) {
       int major = 0, minor = 0;
       const bool starts = i == 0 || std::strchr("0123456789.", line[i - 1]) == nullptr;
-      if (starts && std::sscanf(line.c_str() + i, "%2d.%2d", &major, &minor) == 2 && line[i] >= '0' && line[i] <= '9')
+      if (!starts || line[i] < '0' || line[i] > '9') continue;
+      if (std::sscanf(line.c_str() + i, "%2d.%2d", &major, &minor) == 2)
         return std::to_string(major) + "." + std::to_string(minor);
     }
   return "";
@@ -31,8 +32,8 @@ inline bool other_cann_version(const char* built, char* text, size_t size) {
   std::string now = release_in(std::string(home) + "/version.cfg");
   if (now.empty()) now = release_in(std::string(home) + "/compiler/version.info");
   if (now.empty() || now == std::to_string(major) + "." + std::to_string(minor)) return false;
-  std::snprintf(text, size, "built with %s, but ASCEND_HOME_PATH=%s is CANN %s; source the set_env.sh of the former, or "
-                "rebuild dsv4spec (pip install .)", built, home, now.c_str());
+  std::snprintf(text, size, "built with %s, but ASCEND_HOME_PATH=%s is CANN %s; source the set_env.sh of the former, "
+                "or rebuild dsv4spec (pip install .)", built, home, now.c_str());
   return true;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every host/<op>.cpp includes: params, refusals, the number of cores, the launch itself, and the macros that put
-// a launcher into the backend table. The launch has three forms: kernel<<<...>>> (language ASC; the file is compiled in
-// one source with its kernel), the launchers that CANN 8's ascendc_library generates (DSV4_ASCEND_ACLRT; plain C++), and
-// the emulator's (ASCEND_EMU).
+// a launcher into the backend table. The launch has three forms: kernel<<<...>>> (language ASC; the file is compiled
+// in one source with its kernel), the launchers that CANN 8's ascendc_library generates (DSV4_ASCEND_ACLRT; plain
+// C++), and the emulator's (ASCEND_EMU).
 #pragma once
 #include <cstdio>
 

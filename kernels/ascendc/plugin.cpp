@@ -49,8 +49,8 @@ const char* why_not() {
   uint32_t devices = 0;
   const aclError error = aclrtGetDeviceCount(&devices);
   if (error != ACL_SUCCESS) {
-    std::snprintf(text, sizeof text, "no NPU: CANN's run time counts no devices (ACL error %d); is the driver installed, "
-                  "and was torch_npu imported?", static_cast<int>(error));
+    std::snprintf(text, sizeof text, "no NPU: CANN's run time counts no devices (ACL error %d); is the driver "
+                  "installed, and was torch_npu imported?", static_cast<int>(error));
     return text;
   }
   if (devices == 0) return "no NPU: CANN's run time names no device";

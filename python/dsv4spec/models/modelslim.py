@@ -18,7 +18,8 @@ import torch
 
 DESCRIPTION, FILES = "quant_model_description", "quant_model_weight"
 FLOAT, STATIC, DYNAMIC = "FLOAT", "W8A8", "W8A8_DYNAMIC"
-_PARTS = {STATIC: ("deq_scale", "input_scale", "input_offset", "quant_bias"), DYNAMIC: ("weight_scale", "weight_offset")}
+_PARTS = {STATIC: ("deq_scale", "input_scale", "input_offset", "quant_bias"),
+          DYNAMIC: ("weight_scale", "weight_offset")}
 _OPTIONAL = {STATIC: ("weight_scale", "weight_offset", "bias"), DYNAMIC: ("bias",)}
 _NUMBERS = ("F32", "BF16", "F16")
 _DTYPES = {"deq_scale": ("F32", "I64"), "quant_bias": ("I32",)}
@@ -62,7 +63,8 @@ def schemes(path: Path, official_name) -> dict[str, str]:
         if rows.get(key) not in (None, "", FLOAT):
             raise ValueError(f"{path}: {key}: expected {FLOAT}, got {rows[key]}: the cache is not quantised here")
     if isinstance(rows.get("metadata"), dict) and rows["metadata"].get("quarot"):
-        raise ValueError(f"{path}: metadata.quarot: expected no rotations at run time, got {list(rows['metadata']['quarot'])}")
+        raise ValueError(f"{path}: metadata.quarot: expected no rotations at run time, got "
+                         f"{list(rows['metadata']['quarot'])}")
     return found
 
 
