@@ -72,6 +72,8 @@ PLANTED = {
     "sync_soft": (12, "cross-core", r"gmWorkspace: expected zeros"),
     "cross_flag": (12, "cross-core", r"read after write hazard on global memory"),
     "cross_id": (12, "cross-core", r"flagId: expected 0 to 15, got 16"),
+    "cross_left": (12, "cross-core", r"end: flag 7 of vector core 0 was set and never waited for"),
+    "cross_some": (12, "cross-core", r"end: flag 7 of vector core 0 was set by this core, but not by all of its group"),
     "cross_type": (12, "cross-core", r"AIV_ONLY or AIC_ONLY have no cross-core flags"),
     "cross_mode": (12, "cross-core", r"mode 2: expected a kernel of type MIX_AIC_1_1 or MIX_AIC_1_2"),
     "cross_count": (12, "cross-core", r"flag 1 of vector core 0 counts more than 15"),
@@ -88,8 +90,8 @@ PLANTED = {
     "tails_of_a_line": (10, "pipes and flags", r"hazard on global memory"),
     "gather_bounds": (19, "bounds", r"offset 20480 of element 0 leaves the buffer"),
 }
-BLOCKS = dict.fromkeys(("sync_hard", "sync_one_missing", "sync_soft", "cross_flag", "cross_id", "mixed_groups",
-                        "one_line", "cache_line", "vector_on_cube"), 2) | {"sync_blocks": 5}
+BLOCKS = dict.fromkeys(("sync_hard", "sync_one_missing", "sync_soft", "cross_flag", "cross_id", "cross_some",
+                        "mixed_groups", "one_line", "cache_line", "vector_on_cube"), 2) | {"sync_blocks": 5}
 # Rules that the compiler enforces: what a kernel writes -> what the compiler says.
 REFUSED = {
     "Add(b, b, b, 64);": "rule 7: Add of dav-2201",                      # no bf16 arithmetic

@@ -131,6 +131,7 @@ void run_cores(const Kernel& kernel) {
     }
   }
   if (g_failed) g_stacks.give_all();
+  else check_cross_core_ended();
   core = nullptr;
 }
 

@@ -17,5 +17,6 @@ void wait_until(bool (*ready)(const void* context), const void* context, const c
 
 // ---- cross-core flags (cross_core.cpp)
 void forget_cross_core();
+void check_cross_core_ended();  // reports flags that nobody has waited for
 
 }  // namespace ascend_emu

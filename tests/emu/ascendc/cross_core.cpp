@@ -156,6 +156,21 @@ static void check_resident(const char* api) {
     violate(12, api, "%u blocks wait for each other on a device of %d cores: it hangs", launched.blocks, cores);
 }
 
+void check_cross_core_ended() {
+  const auto complain = [](uint32_t core_index, uint32_t id, const char* what) {
+    if (id >= kIds) return;
+    const Core& c = *launched.cores[core_index];
+    add_report("rule 12 (" + std::string(rule_name(12)) + "): end: flag " + std::to_string(id) + " of " +
+               (c.vector ? "vector" : "cube") + " core " + std::to_string(c.block) + " " + what + " [" + launched.kernel +
+               "]");
+  };
+  for (const auto& [key, arrivals] : g_arrived)
+    if (!arrivals.empty()) complain(key.first, key.second, "was set and never waited for");
+  for (const auto& [key, group] : g_groups)
+    for (const auto& [sender, sent] : group.sent)
+      if (!sent.empty()) complain(sender, std::get<3>(key), "was set by this core, but not by all of its group");
+}
+
 void cross_set(int mode, Pipe pipe, uint32_t id) {
   if (launched.type == KernelType::AivOnly || launched.type == KernelType::AicOnly)
     violate(12, "CrossCoreSetFlag", "kernels of type AIV_ONLY or AIC_ONLY have no cross-core flags");

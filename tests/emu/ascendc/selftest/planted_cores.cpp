@@ -59,6 +59,14 @@ SELFTEST(cross_id, MIX_AIV_1_0, g) {
   CrossCoreSetFlag<0, PIPE_MTE3>(static_cast<uint16_t>(g.plant ? 16 : 15));
   CrossCoreWaitFlag(15);
 }
+SELFTEST(cross_left, MIX_AIV_1_0, g) {
+  CrossCoreSetFlag<0, PIPE_MTE3>(7);
+  if (!g.plant) CrossCoreWaitFlag(7);
+}
+SELFTEST(cross_some, MIX_AIV_1_0, g) {  // one core of two
+  if (!g.plant) return;
+  if (GetBlockIdx() == 0) CrossCoreSetFlag<0, PIPE_MTE3>(7);
+}
 SELFTEST(cross_type, AIV_ONLY, g) {
   if (g.plant) CrossCoreSetFlag<0, PIPE_MTE3>(1);
 }
