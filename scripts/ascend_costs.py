@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the AscendC kernels cost at Flash sizes, counted by the emulator: writes docs/ascend_costs.md, or with names of ops
-prints their rows. Counts do not depend on the data nor on the machine that emulates.
+"""What the AscendC kernels cost at Flash sizes, counted by the emulator: writes docs/ascend_costs.md, or with names of
+ops prints their rows. Counts do not depend on the data nor on the machine that emulates.
 
     python scripts/ascend_costs.py [OP ...]
 """
@@ -21,9 +21,9 @@ from dsv4spec.bench_cases import SIZES, Case, cases
 from dsv4spec.ops.table import NO_KERNEL
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "ascend_costs.md"
-# Documented by Ascend C's guide for one chip of Atlas A2/A3 with 48 vector cores ("Analysing performance data"): 1.8 TB/s
-# between global memory and all cores, 11.06 TOPS of float on the vector cores. 48 cores of 64 lanes, a multiply and an add
-# each, make that at 1.8 GHz: one repeat (256 bytes) a cycle. The cube does 16 x 16 x 16 multiply-adds a cycle in 16 bit and
+# Documented by Ascend C's guide for one chip with 48 vector cores ("Analysing performance data"): 1.8 TB/s between global
+# memory and all cores, 11.06 TOPS of float on the vector cores. 48 cores of 64 lanes, a multiply and an add each, make
+# that at 1.8 GHz: one repeat (256 bytes) a cycle. The cube does 16 x 16 x 16 multiply-adds a cycle in 16 bit and
 # 16 x 16 x 4 in fp32 ("Theoretical performance of cube instructions"); 24 of them.
 VECTOR_CORES, CUBE_CORES, CLOCK, MEMORY = 48, 24, 1.8e9, 1.8e12
 START_US = 20.0  # the same guide: what a launch on all cores takes before a kernel does anything
@@ -119,16 +119,19 @@ def table(rows) -> str:
 
 TEXT = f"""# Costs of the AscendC kernels, predicted
 
-Written by `scripts/ascend_costs.py` from the emulator's counters, not measured: one call at the sizes of DeepSeek-V4 Flash, bf16,
-{VECTOR_CORES} vector and {CUBE_CORES} cube cores. *bytes moved*: between global and local memory, by MTE2, MTE3 and the cube's output; */
-fewest*: over what the op must at least read and write once (bench_cases.py; the goal is 1.10 where memory is the bound). *vector*
-and *cube*: cycles of one core if the work is even over the cores used, in brackets in microseconds; *memory*: microseconds.
+Written by `scripts/ascend_costs.py` from the emulator's counters, not measured: one call at the sizes of
+DeepSeek-V4 Flash, bf16, {VECTOR_CORES} vector and {CUBE_CORES} cube cores. *bytes moved*: between global and
+local memory, by MTE2, MTE3 and the cube's output; */ fewest*: over what the op must at least read and write
+once (bench_cases.py; the goal is 1.10 where memory is the bound). *vector* and *cube*: cycles of one core if
+the work is even over the cores used, in brackets in microseconds; *memory*: microseconds.
 
-Rates: Ascend C's guide names {MEMORY / 1e12:.1f} TB/s for global memory and 11.06 TOPS of float for a chip of 48 vector cores, which is one
-repeat of 256 bytes a cycle at {CLOCK / 1e9:.1f} GHz; its table of the cube names 16 x 16 x 16 multiply-adds a cycle in 16 bit and 16 x 16 x 4 in
-fp32. It also says that a launch on all cores takes {START_US:.0f} us before a kernel does anything, so that everything below that is bound by
-the launch. Bytes that several cores read from the second-level cache count here as if they came from memory. Stalls between
-the pipes, and how well bursts use the bandwidth, are not in these figures: a device has not run the kernels yet.
+Rates: Ascend C's guide names {MEMORY / 1e12:.1f} TB/s for global memory and 11.06 TOPS of float for a chip of
+48 vector cores, which is one repeat of 256 bytes a cycle at {CLOCK / 1e9:.1f} GHz; its table of the cube
+names 16 x 16 x 16 multiply-adds a cycle in 16 bit and 16 x 16 x 4 in fp32. It also says that a launch on all
+cores takes {START_US:.0f} us before a kernel does anything, so that everything below that is bound by the
+launch. Bytes that several cores read from the second-level cache count here as if they came from memory.
+Stalls between the pipes, and how well bursts use the bandwidth, are not in these figures: a device has not
+run the kernels yet.
 
 """
 

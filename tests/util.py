@@ -18,7 +18,8 @@ def _backends() -> list[str]:
     the reference and the emulators built."""
     if named := os.environ.get("DSV4SPEC_TEST_BACKENDS"):
         return named.split(",")
-    return [*filter(None, [os.environ.get("DSV4SPEC_TEST_DEVICE")]), "cpu", "reference", *(name for name in EMULATED if _C.backends()[name]["loadable"])]
+    device = filter(None, [os.environ.get("DSV4SPEC_TEST_DEVICE")])
+    return [*device, "cpu", "reference", *(name for name in EMULATED if _C.backends()[name]["loadable"])]
 
 
 BACKENDS = _backends()
