@@ -43,6 +43,6 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   return T > 0 && H > 0;
 }
 
-DSV4_DEFINE_OP(swa_paged_attention)
+DSV4_DEFINE_OP_WITH_WORKSPACE(swa_paged_attention)
 
 }  // namespace dsv4

@@ -83,8 +83,11 @@ typedef struct dsv4_swa_paged_attention_args {
   int64_t window;                  /* >= 1, the query's own key included */
   double scale;                    /* finite */
   int64_t zero_padding;            /* 1: padding rows of out are zeroed, 0: left as they are */
+  void* workspace;
+  uint64_t workspace_size;
 } dsv4_swa_paged_attention_args;
 DSV4_API dsv4_status dsv4_swa_paged_attention(const dsv4_swa_paged_attention_args* args, dsv4_stream stream);
+DSV4_API dsv4_status dsv4_swa_paged_attention_workspace_size(const dsv4_swa_paged_attention_args* args, uint64_t* bytes);
 
 #ifdef __cplusplus
 }

@@ -75,7 +75,7 @@ class SwaExact {
     Duplicate(sum, 0.f, pairs_ * v.D);
     ordered();
 
-    const int32_t tiles = request_.keys.tiles;
+    const int32_t tiles = request_.tiles();
     const bool ahead = v.kv_buffers > 1;
     uint32_t usable = tiles ? load_tile(0) : 0u, next = 0;
     for (int32_t i = 0; i < tiles; ++i) {
@@ -107,7 +107,7 @@ class SwaExact {
     LocalTensor<T> kv = kv_queue_.template AllocTensor<T>();
     uint32_t usable = 0;
     for (int32_t k = 0; k < kSwaKeys;) {
-      const SwaRun run = request_.run_at(tile, k);
+      const SwaRun run = request_.run_at(tile * kSwaKeys + k, (tile + 1) * kSwaKeys);
       if (run.at >= 0) {
         rows_in(kv[k * v.D], kv_[run.at], run.count, v.D, v.kv_slot, v.D);
         usable |= bits_below(k + run.count) & ~bits_below(k);
@@ -225,7 +225,7 @@ class SwaExact {
     ordered();
     if (!v.R) return;
     for (int32_t r = 0; r < request_.g.rows; ++r)
-      turn_.run(sum[r * heads_ * v.D], heads_, v.D, cos_sin_[request_.angles_at(r)]);
+      turn_.run(sum[r * heads_ * v.D], heads_, v.D, cos_sin_, request_.angles_at(r));
   }
 
   __aicore__ inline void clear() {

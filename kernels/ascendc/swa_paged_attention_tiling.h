@@ -12,7 +12,9 @@ struct SwaTiling {
   int32_t H, D, R, n;                          // R = 0: no rotation; n = 0: no tree
   int32_t pairs;                               // (row, head) pairs that local memory has room for
   int32_t tile_rows, tile_heads, head_tiles;   // query rows and heads of a unit of work; units that share a row
-  int32_t kv_buffers;
+  int32_t kv_buffers;                          // of keys, or halves of L1 that hold keys
+  int32_t grain;                               // logical positions at which tiles of keys begin: its multiples
+  int32_t kv_rows, online;                     // keys of a half of L1; whether a row's keys may take several parts
   float scale;
   int32_t zero_padding, has_sink, wide_table, wide_starts, wide_lens;  // wide: int64
 };
@@ -21,4 +23,15 @@ struct SwaTiling {
 inline constexpr int32_t swa_softmax_bytes(int32_t pairs, int32_t groups, int32_t lanes) {
   const int32_t row = (pairs + 63) / 64 * 64, bits = (pairs * groups * (lanes / 32) + 63) / 64 * 64;
   return 4 * (9 * row + 2 * 8 * pairs + 2 * bits + pairs * groups * lanes);
+}
+
+// Scratch of a cube core and its two vector cores, in bytes: scores of two parts of keys, weights and weighted sums of
+// one, keys without NaN and infinity, and the word that says whether those are to be used.
+struct SwaScratch {
+  int64_t weights, sums, keys, word, bytes;  // where each begins; scores begin at 0
+};
+inline constexpr SwaScratch swa_scratch(int64_t pairs, int64_t D) {
+  const int64_t weights = 2 * pairs * 256 * 4, sums = weights + pairs * 256 * 2, keys = sums + pairs * D * 4;
+  const int64_t word = (keys + 256 * D * 2 + 511) / 512 * 512;
+  return {weights, sums, keys, word, word + 512};
 }

@@ -10,6 +10,7 @@ namespace dsv4_ascend {
 // Keys of a tile: 32 * i .. 32 * i + 31 in logical position, so that a row adds up in one order whatever else its tile
 // holds. What a row sees of one is a word.
 constexpr int32_t kSwaKeys = 32;
+constexpr int32_t kSwaPart = 256;  // keys that the cube works on together
 
 // Query rows that follow each other in one request, or in none (padding).
 struct SwaSegment {
@@ -18,16 +19,21 @@ struct SwaSegment {
   int64_t s;     // keys before the request's first row
   int32_t rows;
 };
-// Keys that the rows of a segment may see, counted from x0, a multiple of kSwaKeys: [first, last) are read.
+// Keys that the rows of a segment may see, counted from x0, a multiple of v.grain: [first, last) are read.
 struct SwaKeyRange {
   int64_t x0;
-  int32_t first, last, tiles;
+  int32_t first, last;
   int32_t committed;  // keys before the request's first row; with a tree, nodes begin there
 };
-// Keys of a tile that follow each other in a page.
+// Keys that follow each other in a page.
 struct SwaRun {
-  int32_t first, count;
-  int64_t at;  // in kv_pages; -1: without a page
+  int32_t count;
+  int64_t at;  // in kv_pages; -1: without a page, or not read
+};
+// Keys [begin, end) of a segment that are worked on together.
+struct SwaPart {
+  int32_t begin, end;
+  int64_t any;  // where one of them lies; -1: none has a page
 };
 
 __aicore__ inline uint32_t bits_below(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
@@ -62,21 +68,32 @@ class SwaRequest {
     }
     g.rows = static_cast<int32_t>(end > t ? end - t : 1);
     if (g.b < 0) return false;
-    find_keys();
     if (v.n) find_nodes();
+    find_keys();
     return true;
   }
 
-  // The run of tile `tile` that begins at its key k < kSwaKeys.
-  __aicore__ inline SwaRun run_at(int32_t tile, int32_t k) const {
-    const int32_t at_key = tile * kSwaKeys + k, tile_end = (tile + 1) * kSwaKeys;
-    if (at_key < keys.first) return {k, min_of(keys.first, tile_end) - at_key, -1};
-    if (at_key >= keys.last) return {k, tile_end - at_key, -1};
-    const int64_t x = keys.x0 + at_key, column = x / v.page, slot = x - column * v.page;
-    const int32_t count = static_cast<int32_t>(min_of<int64_t>(v.page - slot, min_of(keys.last, tile_end) - at_key));
+  // The run that begins at `key`, up to `end`.
+  __aicore__ inline SwaRun run_at(int32_t key, int32_t end) const {
+    if (key < keys.first) return {min_of(keys.first, end) - key, -1};
+    if (key >= keys.last) return {end - key, -1};
+    const int64_t x = keys.x0 + key, column = x / v.page, slot = x - column * v.page;
+    const int32_t count = static_cast<int32_t>(min_of<int64_t>(v.page - slot, min_of(keys.last, end) - key));
     const int64_t page = at(table_, g.b * v.table_b + column, v.wide_table);
-    return {k, count, page >= 0 && page < v.P ? page * v.kv_page + slot * v.kv_slot : -1};
+    return {count, page >= 0 && page < v.P ? page * v.kv_page + slot * v.kv_slot : -1};
   }
+  // Part `index` of a segment: of keys kSwaPart * index on; it begins at a multiple of 16.
+  __aicore__ inline SwaPart part(int32_t index) const {
+    const int32_t first = index * kSwaPart > keys.first ? index * kSwaPart : keys.first;
+    SwaPart p{first / 16 * 16, min_of(keys.last, (index + 1) * kSwaPart), -1};
+    for (int32_t key = first; key < p.end && p.any < 0;) {
+      const SwaRun run = run_at(key, p.end);
+      p.any = run.at, key += run.count;
+    }
+    return p;
+  }
+  __aicore__ inline int32_t parts() const { return keys.last > keys.first ? ceil_div(keys.last, kSwaPart) : 0; }
+  __aicore__ inline int32_t tiles() const { return keys.last > keys.first ? ceil_div(keys.last, kSwaKeys) : 0; }
 
   __aicore__ inline int64_t position(int32_t row) const {
     return v.n ? g.s + count_bits(marked_[row]) - 1 : g.s + g.j + row;
@@ -113,13 +130,17 @@ class SwaRequest {
     return low;
   }
   __aicore__ inline void find_keys() {
-    constexpr int64_t kMost = 0x7fffffff / kSwaKeys * kSwaKeys;
-    const int64_t first = first_key(v.n ? g.s - 1 : g.s + g.j);  // a node is at s - 1 or later
+    constexpr int64_t kMost = 0x7fffffff / kSwaPart * kSwaPart;
+    int64_t lowest = g.s + g.j;
+    if (v.n) {
+      lowest = position(0);
+      for (int32_t r = 1; r < g.rows; ++r) lowest = min_of(lowest, position(r));
+    }
+    const int64_t first = min_of(first_key(lowest), v.n ? g.s : lowest);
     const int64_t last = min_of(v.n ? g.s + v.n : g.s + g.j + g.rows, v.maxp * v.page);
-    keys.x0 = first / kSwaKeys * kSwaKeys;
+    keys.x0 = first / v.grain * v.grain;
     keys.first = static_cast<int32_t>(first - keys.x0);
     keys.last = static_cast<int32_t>(clamped(last - keys.x0, 0, kMost));
-    keys.tiles = keys.last > keys.first ? ceil_div(keys.last, kSwaKeys) : 0;
     keys.committed = static_cast<int32_t>(min_of(g.s - keys.x0, kMost));
   }
   // The mask rows of the segment as words: all marks, and those in the row's window.

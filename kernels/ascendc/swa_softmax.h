@@ -26,6 +26,8 @@ class SwaSoftmax {
     blocks = all[9 * row], other_ = blocks[8 * m_];
     words_ = other_[8 * m_].ReinterpretCast<uint32_t>(), chosen_ = words_[bits].ReinterpretCast<uint8_t>();
     spare = words_[2 * bits].ReinterpretCast<float>();
+    Duplicate(all, 0.f, 9 * row);  // blocks are made of eight pairs
+    ordered();
     event_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_S>());
     arrived_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::S_V>());
     SetFlag<HardEvent::V_S>(event_);
@@ -42,6 +44,11 @@ class SwaSoftmax {
     Duplicate(poison, 0.f, m_);
     ordered();
   }
+
+  // Works on that many pairs from here on; LANES times it is a multiple of 64.
+  __aicore__ inline void use(int32_t pairs) { m_ = pairs; }
+  // The words that were written last are not needed.
+  __aicore__ inline void unused() { SetFlag<HardEvent::V_S>(event_); }
 
   // The scalar unit writes words and sinks between these two.
   __aicore__ inline void open() { WaitFlag<HardEvent::V_S>(event_); }
@@ -132,7 +139,8 @@ class SwaSoftmax {
  private:
   __aicore__ inline LocalTensor<float> parts(int32_t group) const { return part_[group * round_up(m_, kRowLanes)]; }
 
-  const int32_t m_, most_;
+  int32_t m_;
+  const int32_t most_;
   const float scale_;
   int32_t event_ = 0, arrived_ = 0;
   TBuf<TPosition::VECCALC> buffer_;

@@ -47,23 +47,13 @@ class SwaTurn {
     ordered();
   }
 
-  // The rows x, x + pitch, ... of one position, whose angles begin at `angles`.
-  __aicore__ inline void run(const LocalTensor<float>& x, int32_t rows, int32_t pitch, const GlobalTensor<float>& angles) {
+  // The rows x, x + pitch, ... of one position, whose angles begin at angles[at].
+  __aicore__ inline void run(const LocalTensor<float>& x, int32_t rows, int32_t pitch, const GlobalTensor<float>& angles,
+                             int64_t at) {
     const LocalTensor<float> c = array<float>(kCos), s = array<float>(kSin), swapped = array<float>(kSwapped);
-    LocalTensor<float> raw = queue_.template AllocTensor<float>();
-    load_row(raw, angles, r_);
-    queue_.EnQue(raw);
-    raw = queue_.template DeQue<float>();
-    Gather(c, raw, array<uint32_t>(kCosAt), 0u, static_cast<uint32_t>(n_));
-    Gather(s, raw, array<uint32_t>(kSinAt), 0u, static_cast<uint32_t>(n_));
-    ordered();
-    queue_.FreeTensor(raw);
-    Mul(s, s, array<float>(kSign), n_);
-    ordered();
-    if (before_) {
-      Duplicate(c, 1.f, before_);
-      Duplicate(s, 0.f, before_);
-      ordered();
+    if (at != held_) {
+      load(angles[at], c, s);
+      held_ = at;
     }
     for (int32_t i = 0; i < rows; ++i) {
       const LocalTensor<float> turned = x[i * pitch + begin_];
@@ -78,12 +68,30 @@ class SwaTurn {
   }
 
  private:
+  __aicore__ inline void load(const GlobalTensor<float>& angles, const LocalTensor<float>& c, const LocalTensor<float>& s) {
+    LocalTensor<float> raw = queue_.template AllocTensor<float>();
+    load_row(raw, angles, r_);
+    queue_.EnQue(raw);
+    raw = queue_.template DeQue<float>();
+    Gather(c, raw, array<uint32_t>(kCosAt), 0u, static_cast<uint32_t>(n_));
+    Gather(s, raw, array<uint32_t>(kSinAt), 0u, static_cast<uint32_t>(n_));
+    ordered();
+    queue_.FreeTensor(raw);
+    Mul(s, s, array<float>(kSign), n_);
+    ordered();
+    if (!before_) return;
+    Duplicate(c, 1.f, before_);
+    Duplicate(s, 0.f, before_);
+    ordered();
+  }
+
   enum { kCos, kSin, kSwapped, kSign, kPartner, kCosAt, kSinAt };
   template <class U>
   __aicore__ inline LocalTensor<U> array(int32_t which) {
     return buffer_.template Get<U>()[which * round_up(n_, kRowLanes)];
   }
   const int32_t r_, begin_, before_, n_;
+  int64_t held_ = -1;
   TQue<TPosition::VECIN, 1> queue_;
   TBuf<TPosition::VECCALC> buffer_;
 };

@@ -3,11 +3,13 @@
 #include "../launch.h"
 #include "../swa_paged_attention_tiling.h"
 
-#define DECLARE(suffix)                                                                                               \
-  DSV4_ASCEND_DECLARE(dsv4_swa_paged_attention_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, \
-                      GM_ADDR, GM_ADDR, SwaTiling);
+DSV4_ASCEND_DECLARE(dsv4_swa_paged_attention_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
+                    GM_ADDR, SwaTiling);
+#define DECLARE(suffix)                                                                                       \
+  DSV4_ASCEND_DECLARE(dsv4_swa_paged_attention_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, \
+                      GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, SwaTiling);
 DECLARE(bf16)
-DECLARE(f32)
+DECLARE(f16)
 
 namespace dsv4::ascend {
 namespace {
@@ -49,28 +51,71 @@ SwaTiling tiling_of(const SwaPagedAttentionParams& p) {
   return v;
 }
 
+int32_t launch_exact(SwaTiling& v, const SwaPagedAttentionParams& p, const Launch& l) {
+  v.pairs = 16, v.kv_buffers = 2, v.grain = kKeys;
+  if (exact_bytes(v.D, v.R, 16, 2, 4) > kUnified) {
+    v.kv_buffers = 1;
+    if (exact_bytes(v.D, v.R, 16, 1, 4) > kUnified) v.pairs = 8;
+  }
+  cut(v, v.pairs);
+  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, cores = vector_cores();
+  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_f32, units < cores ? units : cores, l, address(p.q),
+                            address(p.kv_pages), address(p.block_table), address(p.query_start_loc), address(p.seq_lens),
+                            address(p.sink), address(p.tree_mask), address(p.cos_sin), address(p.out), v);
+}
+
+// ---- 16-bit dtypes: cube and vector cores
+constexpr int64_t kL1 = 512 * 1024 - 256, kPart = 256;
+constexpr int64_t kOnePart = 128;  // the longest window whose keys, for 64 rows or nodes, lie in 256 from a multiple of 64
+
+bool online(const SwaPagedAttentionParams& p) { return p.window > kOnePart; }
+
+int64_t vector_bytes(const SwaPagedAttentionParams& p, int64_t pairs) {
+  const int64_t half = pairs / 2, turned = round_up<int64_t>(p.R ? p.D - (p.D - p.R) / 8 * 8 : 0, 64);
+  return half * kPart * (4 + 2) + swa_softmax_bytes(static_cast<int32_t>(half), 4, 64) + 2 * 8 * p.D * (4 + 2) +
+         2 * 4 * p.D * 4 + p.D / 2 + 256 + 256 + 32 + (online(p) ? half * p.D * 4 : 0) + turned * 7 * 4 +
+         round_up<int64_t>(p.R, 8) * 4;
+}
+// The pairs of a unit that local memory has room for.
+int64_t most_pairs(const SwaPagedAttentionParams& p) {
+  return vector_bytes(p, 64) <= kUnified ? 64 : vector_bytes(p, 32) <= kUnified ? 32 : 16;
+}
+int64_t l1_bytes(const SwaTiling& v, int64_t pairs) {
+  return 2 * (pairs * (v.D + kPart) + int64_t{v.kv_buffers} * v.kv_rows * v.D);
+}
+
+uint64_t workspace_size(const SwaPagedAttentionParams& p) {
+  return p.q.dtype == kF32 ? 0 : static_cast<uint64_t>(swa_scratch(most_pairs(p), p.D).bytes * cube_cores());
+}
+
+int32_t launch_mixed(SwaTiling& v, const SwaPagedAttentionParams& p, const Launch& l) {
+  const int64_t cores = cube_cores();
+  v.pairs = static_cast<int32_t>(most_pairs(p)), v.online = online(p), v.grain = v.online ? kPart : 64;
+  cut(v, v.pairs);
+  while (v.pairs > 16 && ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles * 2 <= cores) cut(v, v.pairs /= 2);
+  // Keys of two parts in L1 where they fit: those of a part are loaded while the part before is worked on.
+  const int64_t span = v.online ? kPart : v.window + (v.n ? v.n : v.tile_rows - 1) + 15;
+  v.kv_buffers = 2, v.kv_rows = static_cast<int32_t>(round_up<int64_t>(span < kPart ? span : kPart, 64));
+  if (l1_bytes(v, v.pairs) > kL1) v.kv_buffers = 1;
+  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles;
+#define LAUNCH(suffix)                                                                                                \
+  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_##suffix, units < cores ? units : cores, l, address(p.q),        \
+                            address(p.kv_pages), address(p.block_table), address(p.query_start_loc),                  \
+                            address(p.seq_lens), address(p.sink), address(p.tree_mask), address(p.cos_sin),           \
+                            address(p.out), workspace_of(l), v)
+  if (p.q.dtype == kF16) LAUNCH(f16);
+  LAUNCH(bf16);
+#undef LAUNCH
+}
+
 int32_t launch(const SwaPagedAttentionParams& p, const Launch& l) {
   if (p.n > kSwaMaxNodes)
     return refuse(l, "tree_mask: expected at most %d nodes, got %lld", kSwaMaxNodes, static_cast<long long>(p.n));
   SwaTiling v = tiling_of(p);
-  const int64_t element = p.q.dtype == kF32 ? 4 : 2;
-  v.pairs = 16, v.kv_buffers = 2;
-  if (exact_bytes(v.D, v.R, 16, 2, element) > kUnified) {
-    v.kv_buffers = 1;
-    if (exact_bytes(v.D, v.R, 16, 1, element) > kUnified) v.pairs = 8;
-  }
-  cut(v, v.pairs);
-  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, cores = vector_cores();
-  const int64_t blocks = units < cores ? units : cores;
-#define LAUNCH(suffix)                                                                                                 \
-  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_##suffix, blocks, l, address(p.q), address(p.kv_pages),           \
-                            address(p.block_table), address(p.query_start_loc), address(p.seq_lens), address(p.sink), \
-                            address(p.tree_mask), address(p.cos_sin), address(p.out), v)
-  if (p.q.dtype == kBF16) LAUNCH(bf16);
-  LAUNCH(f32);
-#undef LAUNCH
+  return p.q.dtype == kF32 ? launch_exact(v, p, l) : launch_mixed(v, p, l);
 }
 
 }  // namespace
-DSV4_ASCEND_KERNEL(swa_paged_attention, SwaPagedAttentionParams, launch)
+DSV4_ASCEND_KERNEL_WITH_WORKSPACE(swa_paged_attention, SwaPagedAttentionParams, launch, workspace_size)
+DSV4_ASCEND_FLOAT16(swa_paged_attention)
 }  // namespace dsv4::ascend
