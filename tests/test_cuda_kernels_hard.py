@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_cases import CASES
-from cuda_flavours import ORDERS, Runner
+from cuda_flavours import ORDERS, cuda_runner
+from emu_cases import CASES, of
 from emu_util import LIFO, RANDOM, WARP_PRIORITY, flavour_environment
 
 from dsv4spec.ops import OPS
@@ -18,25 +18,21 @@ from dsv4spec.ops.table import NO_KERNEL
 KERNELS = sorted(set(OPS) - NO_KERNEL["cuda"])
 
 
-def of(op):
-    return [name for name in CASES if name.split()[0] == op]
-
-
 @functools.cache
 def runner():
-    return Runner()
+    return cuda_runner()
 
 
 def test_every_kernel_has_cases_and_every_order_is_run():
     assert {name.split()[0] for name in CASES} == set(KERNELS)
     assert all(len(of(op)) >= 3 for op in KERNELS)
-    assert (LIFO, 1) in ORDERS and sum(order in (RANDOM, WARP_PRIORITY) for order, _ in ORDERS) == 4
+    assert dict(order=LIFO, seed=1) in ORDERS and sum(o["order"] in (RANDOM, WARP_PRIORITY) for o in ORDERS) == 4
 
 
 @pytest.mark.parametrize("op", KERNELS)
 def test_same_bits_in_every_order(op):
     for name in of(op):
-        runner().case(name, ORDERS)
+        runner().case(name)
 
 
 def test_every_kernel_function_is_launched():

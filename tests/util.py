@@ -10,7 +10,7 @@ import torch
 
 from dsv4spec import _C
 
-EMULATED = ("cuda_emu",)  # backends that run here wherever they were built (DSV4SPEC_EMULATE=ON)
+EMULATED = ("cuda_emu", "ascend_emu")  # backends that run here wherever they were built (DSV4SPEC_EMULATE=ON)
 
 
 def _backends() -> list[str]:

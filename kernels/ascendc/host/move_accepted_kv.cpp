@@ -48,4 +48,5 @@ int32_t launch(const MoveAcceptedKvParams& p, const Launch& l) {
 
 }  // namespace
 DSV4_ASCEND_KERNEL_WITH_WORKSPACE(move_accepted_kv, MoveAcceptedKvParams, launch, workspace)
+DSV4_ASCEND_FLOAT16(move_accepted_kv)
 }  // namespace dsv4::ascend

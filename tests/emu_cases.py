@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small calls with odd shapes of every op that has a CUDA kernel: CASES[name]() gives (op, args, kwargs), fresh tensors
-each time. Tails of vectors, tiles and warps, strides with poison in the gaps, padding, both dtypes. For the checks that
-run each kernel many times or slowly."""
+"""Small calls with odd shapes of every op that has a kernel for a device: CASES[name]() gives (op, args, kwargs),
+fresh tensors each time. Tails of vectors, tiles and warps, strides with poison in the gaps, padding, both dtypes. For
+the checks that run each kernel many times or slowly, on the emulators of the devices (emu_runner.py)."""
 import graph_cases
 import torch
 from samples import SAMPLES
 from swa_util import Batch
 from test_build_tree import full_size
 from test_build_tree import inputs as tree_inputs
+from test_float16 import STREAMS
 from test_mhc_head import make_inputs as head_inputs
 from test_mhc_pre import make_inputs as pre_inputs
 from test_move_accepted_kv import make as moves
@@ -35,7 +36,7 @@ def norm(d, dtype=BF16):
     return torch.rand(d, generator=rng("norm", d)).to(dtype) + 0.5
 
 
-for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"]):
+for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"] & NO_KERNEL["ascendc"]):
     add(op, "sample", SAMPLES[op])
 for name, make in graph_cases.CASES.items():  # each with padding, at several lengths
     for lengths in ("captured", "more", "none"):
@@ -64,7 +65,8 @@ for T, hc, d, dtype in ((1, 4, 136, BF16), (3, 2, 264, F32), (5, 1, 1032, BF16),
             spread(*head_inputs(T, hc, d, dtype)), dict(SITE, norm_weight=norm(d, F32))))
 
 for T, hc, d, dtype, kind in ((3, 4, 136, BF16, "bfloat16"), (1, 2, 8, F32, "float32"), (2, 1, 264, BF16, "fp8"),
-                              (5, 4, 144, BF16, "int8"), (9, 4, 72, F32, "fp8_e8m0"), (2, 2, 1040, BF16, "bfloat16")):
+                              (5, 4, 144, BF16, "int8"), (9, 4, 72, F32, "fp8_e8m0"), (2, 2, 1040, BF16, "bfloat16"),
+                              (3, 2, 72, BF16, "float32"), (2, 4, 136, F32, "bfloat16"), (1, 4, 264, F32, "int8")):
     add("nextn_fuse_hidden", f"{T}x{hc}x{d} {str(dtype)[6:]} {kind}",
         lambda T=T, hc=hc, d=d, dtype=dtype, kind=kind: fuse_inputs(T, hc, d, dtype, kind))
 
@@ -107,7 +109,7 @@ for pages, page, D, M in ((2, 4, 33, 3), (5, 16, 40, 40), (4, 4, 1, 8), (3, 64, 
     add("move_accepted_kv", f"{pages}x{page}x{D} {M}", lambda p=(pages, page, D, M, BF16): (moves(*p), {}))
     add("move_accepted_kv", f"{pages}x{page}x{D} {M} strided",
         lambda p=(pages, page, D, M, F32): ((strided(moves(*p)[0]), *moves(*p)[1:]), {}))
-# More rows than shared memory holds.
+# More rows than shared memory, or a core's local memory, holds.
 add("move_accepted_kv", "82000 rows", lambda: (moves(2000, 64, 1, 82000, BF16), {}))
 for B, k, steps, n in ((1, 1, 1, 2), (3, 2, 3, 6), (5, 4, 3, 9), (3, 3, 5, 32), (2, 8, 5, 33), (2, 8, 4, 65)):
     for mode in ("qlen", "qlen_bits", "full"):
@@ -124,3 +126,29 @@ for B, k, steps, n in ((1, 1, 1, 2), (3, 2, 3, 6), (5, 4, 3, 9), (3, 3, 5, 32), 
         lambda c=(B, k, steps, n): (tuple(strided(t) for t in greedy_inputs(*c)[1]), dict(num_steps=c[2])))
 for B, k, step in ((1, 1, 0), (3, 5, 0), (3, 5, 2), (2, 16, 1), (33, 3, 1), (2, 40, 1), (1, 67, 2)):
     add("select_draft_topk", f"{B} {k} step {step}", lambda c=(B, k, step): (draft_step(*c), dict(step=c[2])))
+
+# ------------------------------------------------------------------------------- float16, for the device that takes it
+HALF = {}
+
+
+def half_of(name: str):
+    """The case with float16 where the contract has streams; strides stay odd."""
+    op, args, kwargs = CASES[name]()
+
+    def half(t):
+        return t.half() if t.is_contiguous() else strided(t.half())
+
+    return op, tuple(half(t) if i in STREAMS[op] else t for i, t in enumerate(args)), kwargs
+
+
+for name in list(CASES):
+    seen = name.rsplit(" ", 1)[0] in graph_cases.CASES or "82000" in name  # nothing new in another dtype
+    if name.split()[0] in STREAMS and not seen:
+        HALF[f"{name} as float16"] = lambda name=name: half_of(name)
+for T, hc, d, dtype in ((3, 4, 136, torch.float16), (2, 4, 72, BF16), (1, 2, 264, F32)):
+    HALF[f"nextn_fuse_hidden {T}x{hc}x{d} {str(dtype)[6:]} float16"] = (
+        lambda c=(T, hc, d, dtype, "float16"): ("nextn_fuse_hidden", *fuse_inputs(*c)))
+
+
+def of(op: str, cases=CASES) -> list[str]:
+    return [name for name in cases if name.split()[0] == op]
