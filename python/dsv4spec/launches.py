@@ -103,6 +103,9 @@ class _Blank:
         self.entries = {name: Entry("", "I64" if spec.kind == "ids" else "BF16", spec.shape, name)
                         for name, spec in specs.items()}
 
+    def quantised(self, name: str) -> bool:
+        return False
+
     def tensor(self, name: str) -> torch.Tensor:
         entry = self.entries[name]
         return torch.zeros(entry.shape, dtype=torch.int64 if entry.dtype == "I64" else torch.bfloat16)
