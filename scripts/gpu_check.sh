@@ -9,7 +9,7 @@
 #   --device cpu --no-build  tries this script itself on a machine without a GPU, with the package that is installed.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-python=${PYTHON:-python3} device=cuda build=1 out=
+python=${PYTHON:-python3} device=cuda build=1 out= most=${DSV4SPEC_GPU_CHECK_SECONDS:-470}
 while (($#)); do
   case $1 in
     --python) python=$2; shift 2 ;;
@@ -25,10 +25,17 @@ python=$(command -v "$python") || { echo "gpu_check: no $python" >&2; exit 2; }
 export PYTHONUNBUFFERED=1
 failed=()
 
-# step NAME SECONDS COMMAND...: runs it with a limit, its output shown and kept in NAME.log.
+# step NAME SECONDS COMMAND...: runs it with a limit, its output shown and kept in NAME.log. What is left of the eight
+# minutes is every step's limit too.
 step() {
-  local name=$1 limit=$2 start=$SECONDS
+  local name=$1 limit=$2 start=$SECONDS left=$((most - SECONDS))
   shift 2
+  if ((left < limit)); then limit=$((left > 0 ? left : 0)); fi
+  if ((limit == 0)); then  # to timeout it would mean: none
+    echo "=== $name: not run, the $most s are over"
+    failed+=("$name")
+    return 124
+  fi
   echo "=== $name (at most $limit s)"
   timeout --kill-after=5 "$limit" "$@" 2>&1 | tee "$out/$name.log"
   local code=${PIPESTATUS[0]}

@@ -40,6 +40,17 @@ def test_a_failed_step_fails_the_whole_and_the_others_run(tmp_path):
     assert "gpu_check: FAILED: tests (logs in" in result.stdout
 
 
+def test_all_steps_together_keep_to_the_time(tmp_path):
+    """What steps may take is more than the whole may: the later ones get what is left, and are named if that is nothing."""
+    python = script(tmp_path / "python", f'case "$*" in *"-m pytest"*) sleep 60;; *" info"*|*" bench "*) exit 0;; esac\n'
+                                         f'exec {sys.executable} "$@"\n')
+    result = run("bash", SCRIPT, "--python", python, "--device", "cpu", "--no-build", "--out", tmp_path / "out", cwd="/",
+                 DSV4SPEC_GPU_CHECK_SECONDS="20", PYTHONPATH=os.pathsep.join(path for path in sys.path if path))
+    assert result.returncode == 1, result.stdout
+    assert "=== tests: stopped after " in result.stdout and "=== bench: not run, the 20 s are over" in result.stdout
+    assert "gpu_check: FAILED: tests samples bench (logs in" in result.stdout
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_machine_without_a_gpu_is_told_what_is_missing(tmp_path):
     result = gpu_check("--out", tmp_path)
