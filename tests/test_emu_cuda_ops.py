@@ -55,3 +55,4 @@ def test_a_fault_in_a_kernel_is_the_op_s_error(machine, name):
     text = LIBRARY.dsv4_last_error().decode()
     assert text.startswith(f"{name}: CUDA: unspecified launch failure: ") and "block (" in text and "thread (" in text
     assert f"of a freed allocation of {t.numel() * t.element_size()} bytes" in text and ".cu" in text, text
+    assert machine.emulator.lib.cudaPeekAtLastError() == 0, "the next launch would be blamed for it"

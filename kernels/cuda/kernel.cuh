@@ -22,9 +22,10 @@ inline int32_t refuse(const Launch& launch, const char* format, Values... values
   return DSV4_INVALID_ARGUMENT;
 }
 
-// The status of a launch.
+// The status of a launch. An error is told once: the run time forgets it, or the next launch would be blamed for it.
 inline int32_t status_of(const Launch& launch, cudaError_t error) {
   if (error == cudaSuccess) return DSV4_OK;
+  cudaGetLastError();
 #if defined(CUDA_EMU)
   std::snprintf(launch.error, launch.error_size, "CUDA: %s: %s", cudaGetErrorString(error), cuda_emu_report());
 #else
@@ -40,16 +41,21 @@ class OnDevice {
  public:
 #if defined(CUDA_EMU)
   explicit OnDevice(const Launch&) {}
+  cudaError_t error() const { return cudaSuccess; }
 #else
-  explicit OnDevice(const Launch& l) {
-    if (cudaGetDevice(&before_) == cudaSuccess && before_ != l.device) changed_ = cudaSetDevice(l.device) == cudaSuccess;
+  explicit OnDevice(const Launch& l) : error_(cudaGetDevice(&before_)) {
+    if (error_ != cudaSuccess || before_ == l.device) return;
+    error_ = cudaSetDevice(l.device);
+    changed_ = error_ == cudaSuccess;
   }
+  cudaError_t error() const { return error_; }
   ~OnDevice() {
     if (changed_) cudaSetDevice(before_);
   }
 
  private:
   int before_ = 0;
+  cudaError_t error_;
   bool changed_ = false;
 #endif
 };
@@ -58,6 +64,7 @@ class OnDevice {
 template <class Params, int32_t (*launch_fn)(const Params&, const Launch&)>
 int32_t launch_on_device(const void* params, const Launch* l) {
   OnDevice guard(*l);
+  if (guard.error() != cudaSuccess) return status_of(*l, guard.error());
   return launch_fn(*static_cast<const Params*>(params), *l);
 }
 

@@ -75,7 +75,7 @@ DSV4_DEVICE void attend(SwaTiles<kM, kStages, kD>& b, const SwaView& v) {
   if (b.owns_pairs() && b.lane % 4 == 0) {
     const int m = b.pair();
     float total = b.sum;
-    if (v.sink != nullptr && m < pairs) total += exp2f(v.sink[h0 + m % heads] * kLog2E - b.top);
+    if (v.sink != nullptr && m < pairs) total += exp2f(fmaf(v.sink[h0 + m % heads], kLog2E, -b.top));
     b.inverse[m] = b.sum == 0 ? 0.f : 1 / total;  // no visible key: 0
   }
   cp_async_wait<0>();

@@ -64,12 +64,12 @@ DSV4_DEVICE Segment segment_at(const SwaView& v, int64_t t, int64_t end) {
   const int64_t b = request_at(v, t);
   if (b < v.B) {
     const int64_t start = v.starts.at(b), after = v.starts.at(b + 1), rows = after - start;
-    if (start <= t) {
+    if (start >= 0 && start <= t && t < after) {
       end = min(end, after);
       const int64_t len = v.lens.at(b);
       if (len > 0 && len >= rows && (v.n == 0 || rows == v.n)) g.b = b, g.j = t - start, g.s = len - rows;
-    } else {
-      end = min(end, start);
+    } else {  // before the first request, or starts that do not rise: row t is nobody's
+      end = min(end, start > t ? start : t + 1);
     }
   }
   g.rows = static_cast<int>(max(end - t, static_cast<int64_t>(1)));

@@ -4,6 +4,8 @@
 // fixed order; then each of them owns eight pairs for the softmax. For the weighted sum every warp takes all pairs and
 // a share of the dims. Shared memory a tile at D = 512, 64 pairs: 64 KiB read as K, 32 KiB as V, 80 KiB for the parts
 // and weights, which is about the time that the products take.
+// Products that are added are written as fmaf, or kept from it by __fmul_rn: 16 and 64 pairs are two compilations, and a
+// compiler that is free to join the two operations in one and not in the other would give a row two results.
 #pragma once
 #include "swa_request.cuh"
 
@@ -181,7 +183,7 @@ struct SwaTiles {
       const int key = i / 2 * 8 + lane % 4 * 2 + i % 2;
       const bool visible = seen >> key & 1, finite = fabsf(x[i]) < infinity;
       poisoned |= !visible && !finite;
-      x[i] = !visible ? -infinity : finite ? x[i] * (v.scale * kLog2E) : not_a_number();
+      x[i] = !visible ? -infinity : finite ? __fmul_rn(x[i], v.scale * kLog2E) : not_a_number();
       best = fmaxf(best, x[i]);
     }
     best = fmaxf(best, __shfl_xor_sync(kAllLanes, best, 1));
@@ -199,7 +201,7 @@ struct SwaTiles {
     add += __shfl_xor_sync(kAllLanes, add, 2);
     if (lane % 4 == 0) alpha[pair()] = shrink;
     top = best;
-    sum = sum * shrink + add;
+    sum = fmaf(sum, shrink, add);
     return poisoned;
   }
 
@@ -288,8 +290,8 @@ struct SwaTiles {
       const int64_t at = angle_at[m * 8 + lane / 4];
       if (at != have) have = at, c = v.cos_sin[at + i], s = v.cos_sin[at + v.R / 2 + i];  // heads of a row share it
       float &a = o[m / 2][g][n][m % 2 * 2], &b = o[m / 2][g][n][m % 2 * 2 + 1];
-      const float turned = a * c + b * s;
-      b = b * c - a * s;
+      const float turned = fmaf(a, c, b * s);
+      b = fmaf(b, c, -(a * s));
       a = turned;
     }
   }
