@@ -95,6 +95,7 @@ def test_a29_new_way_compiles_every_op_with_the_toolkits_own_bisheng(tree, tmp_p
         assert " -fvisibility=hidden" in line and "torch" not in line
     assert " -shared " in link and "plugin.cpp.o" in link and f"-L{home}/lib64 " in link and " -lascendcl " in link
     source = (build / "kernels" / "ascendc" / "mhc_post.asc").read_text()
+    assert source.startswith("#define DSV4_ASCEND_ASC 1\n")  # kernel types as specifiers
     assert source.index("/ascendc/mhc_post.cpp") < source.index("/ascendc/host/mhc_post.cpp")
     rows = json.loads((build / "compile_commands.json").read_text())
     plugin = next(r["command"] for r in rows if r["file"].endswith("plugin.cpp"))
@@ -186,6 +187,34 @@ def test_a_kernel_and_its_host_file_are_one_source(tmp_path, op):
     result = run(_compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", "-DDSV4_ASCEND_ACLRT=1", *INCLUDES[1:],
                  f"-I{home}/include", folder / "host" / f"{op}.cpp")
     assert result.returncode == 0, result.stdout[-3000:]
+
+
+SPECIFIERS = {"VECTOR_KERNEL": "__global__ __vector__", "MIXED_KERNEL": "__global__ __mix__(1, 2)",
+              "VECTOR_MEETING": "__schedmode__(1) __global__ __mix__(0, 1)",
+              "MIXED_MEETING": "__schedmode__(1) __global__ __mix__(1, 2)"}
+
+
+def test_every_entry_has_its_kernel_type_for_both_ways(tmp_path):
+    """The toolkit's macro is nothing in language ASC; specifiers are nothing to ascendc_library. Kernels whose cores wait
+    for other blocks' are started all at once."""
+    types = {"VECTOR_KERNEL": "AIV_ONLY", "VECTOR_MEETING": "MIX_AIV_1_0", "MIXED_KERNEL": "MIX_AIC_1_2",
+             "MIXED_MEETING": "MIX_AIC_1_2"}
+    for path in (ROOT / "kernels" / "ascendc").glob("*.cpp"):
+        text = path.read_text()
+        entries = re.findall(r'extern "C" DSV4_(\w+) void\s+dsv4_.*?KERNEL_TASK_TYPE_DEFAULT\(KERNEL_TYPE_(\w+)\)', text, re.S)
+        assert len(entries) == text.count("KERNEL_TASK_TYPE_DEFAULT(") == text.count('extern "C" DSV4_') - \
+            text.count('extern "C" DSV4_API'), path
+        assert "__global__" not in text, path
+        names = [path.parent / name for name in re.findall(r'#include "(\w+\.h)"', text)]
+        headers = "".join(name.read_text() for name in names if name.exists())
+        meets = "SyncAll<" in text + headers or "CrossCoreSetFlag<0," in text + headers
+        assert all(types[kind] == type_ for kind, type_ in entries), path
+        assert any("MEETING" in kind for kind, _ in entries) == meets, path
+    source = tmp_path / "entries.cpp"
+    source.write_text('#include "kernel.h"\n#undef __global__\n' + "".join(f"{n}: DSV4_{n}\n" for n in SPECIFIERS))
+    result = run(_compiler(), "-E", "-P", "-DDSV4_ASCEND_ASC=1", *INCLUDES, source)
+    lines = [re.sub(r" +", " ", line) for line in result.stdout.splitlines()]
+    assert all(f"{name}: {specifiers}" in lines for name, specifiers in SPECIFIERS.items())
 
 
 def test_generated_launchers_get_the_tiling_by_address(tmp_path):

@@ -207,10 +207,10 @@ class AllocExtend {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_alloc_extend_aiv(GM_ADDR prefix, GM_ADDR seq, GM_ADDR last,
-                                                            GM_ADDR pages, GM_ADDR slots,
-                                                            GM_ADDR num_new_pages, GM_ADDR status,
-                                                            AllocExtendTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_alloc_extend_aiv(GM_ADDR prefix, GM_ADDR seq, GM_ADDR last,
+                                                         GM_ADDR pages, GM_ADDR slots,
+                                                         GM_ADDR num_new_pages, GM_ADDR status,
+                                                         AllocExtendTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::AllocExtend(prefix, seq, last, pages, slots, num_new_pages, status, tiling).run();
 }

@@ -124,8 +124,8 @@ class AssignDraftSlots {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_assign_draft_slots_aiv(GM_ADDR table, GM_ADDR live, GM_ADDR slots,
-                                                                  AssignDraftSlotsTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_assign_draft_slots_aiv(GM_ADDR table, GM_ADDR live, GM_ADDR slots,
+                                                               AssignDraftSlotsTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::AssignDraftSlots(table, live, slots, tiling).run();
 }

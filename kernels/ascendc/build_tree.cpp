@@ -137,11 +137,11 @@ class BuildTree {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_build_tree_aiv(GM_ADDR bonus, GM_ADDR parents, GM_ADDR selected,
-                                                          GM_ADDR drafts, GM_ADDR live, GM_ADDR tokens,
-                                                          GM_ADDR positions, GM_ADDR retrieve, GM_ADDR next,
-                                                          GM_ADDR sibling, GM_ADDR mask, GM_ADDR status,
-                                                          BuildTreeTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_build_tree_aiv(GM_ADDR bonus, GM_ADDR parents, GM_ADDR selected,
+                                                       GM_ADDR drafts, GM_ADDR live, GM_ADDR tokens,
+                                                       GM_ADDR positions, GM_ADDR retrieve, GM_ADDR next,
+                                                       GM_ADDR sibling, GM_ADDR mask, GM_ADDR status,
+                                                       BuildTreeTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   const dsv4_ascend::TreeInputs in{bonus, parents, selected, drafts, live};
   dsv4_ascend::BuildTree(in, tokens, positions, retrieve, next, sibling, mask, status, tiling).run();

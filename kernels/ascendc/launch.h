@@ -125,7 +125,7 @@ inline int32_t launched(const Launch& l, const char* kernel) {
 #define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...) \
   ::dsv4::ascend::aclrt_launch(l, #kernel, &aclrtlaunch_##kernel, blocks, __VA_ARGS__)
 #else
-#define DSV4_ASCEND_DECLARE(kernel, ...) extern "C" __global__ __aicore__ void kernel(__VA_ARGS__)
+#define DSV4_ASCEND_DECLARE(kernel, ...) static_assert(true, "its definition stands before, in the same source")
 #define DSV4_ASCEND_LAUNCH(kernel, blocks, l, ...)                          \
   (kernel<<<static_cast<uint32_t>(blocks), 0, (l).stream>>>(__VA_ARGS__),   \
    ::dsv4::ascend::launched(l, #kernel))

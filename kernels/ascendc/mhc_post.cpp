@@ -130,18 +130,18 @@ class MhcPost {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_mhc_post_bf16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                         GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_bf16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                      GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::MhcPost<bfloat16_t>(y, residual, post, comb, out, tiling).run();
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_f16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                        GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_f16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                     GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::MhcPost<half>(y, residual, post, comb, out, tiling).run();
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                        GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                     GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::MhcPost<float>(y, residual, post, comb, out, tiling).run();
 }

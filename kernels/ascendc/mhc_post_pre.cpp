@@ -10,48 +10,48 @@
 //  4096          338 MB           511 MB              211 us        42.7 M,  494 us     vector
 #include "mhc_kernels.h"
 
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_project_bf16(GM_ADDR y, GM_ADDR residual,
-                                                                     GM_ADDR post, GM_ADDR comb, GM_ADDR fn,
-                                                                     GM_ADDR residual_out, GM_ADDR workspace,
-                                                                     MhcProjectTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_project_bf16(GM_ADDR y, GM_ADDR residual,
+                                                                  GM_ADDR post, GM_ADDR comb, GM_ADDR fn,
+                                                                  GM_ADDR residual_out, GM_ADDR workspace,
+                                                                  MhcProjectTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_mix_project<bfloat16_t>(y, residual, post, comb, fn, residual_out, workspace, tiling);
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_finish_bf16(GM_ADDR residual, GM_ADDR base,
-                                                                    GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
-                                                                    GM_ADDR post, GM_ADDR comb,
-                                                                    GM_ADDR workspace,
-                                                                    MhcFinishTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_finish_bf16(GM_ADDR residual, GM_ADDR base,
+                                                                 GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
+                                                                 GM_ADDR post, GM_ADDR comb,
+                                                                 GM_ADDR workspace,
+                                                                 MhcFinishTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_finish<bfloat16_t>(residual, workspace, base, scale, norm, y, post, comb, tiling);
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_project_f16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                                    GM_ADDR comb, GM_ADDR fn,
-                                                                    GM_ADDR residual_out, GM_ADDR workspace,
-                                                                    MhcProjectTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_project_f16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                                 GM_ADDR comb, GM_ADDR fn,
+                                                                 GM_ADDR residual_out, GM_ADDR workspace,
+                                                                 MhcProjectTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_mix_project<half>(y, residual, post, comb, fn, residual_out, workspace, tiling);
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_finish_f16(GM_ADDR residual, GM_ADDR base,
-                                                                   GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
-                                                                   GM_ADDR post, GM_ADDR comb,
-                                                                   GM_ADDR workspace,
-                                                                   MhcFinishTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_finish_f16(GM_ADDR residual, GM_ADDR base,
+                                                                GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
+                                                                GM_ADDR post, GM_ADDR comb,
+                                                                GM_ADDR workspace,
+                                                                MhcFinishTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_finish<half>(residual, workspace, base, scale, norm, y, post, comb, tiling);
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_project_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                                    GM_ADDR comb, GM_ADDR fn,
-                                                                    GM_ADDR residual_out, GM_ADDR workspace,
-                                                                    MhcProjectTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_project_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
+                                                                 GM_ADDR comb, GM_ADDR fn,
+                                                                 GM_ADDR residual_out, GM_ADDR workspace,
+                                                                 MhcProjectTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_mix_project<float>(y, residual, post, comb, fn, residual_out, workspace, tiling);
 }
-extern "C" __global__ __aicore__ void dsv4_mhc_post_pre_finish_f32(GM_ADDR residual, GM_ADDR base,
-                                                                   GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
-                                                                   GM_ADDR post, GM_ADDR comb,
-                                                                   GM_ADDR workspace,
-                                                                   MhcFinishTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_pre_finish_f32(GM_ADDR residual, GM_ADDR base,
+                                                                GM_ADDR scale, GM_ADDR norm, GM_ADDR y,
+                                                                GM_ADDR post, GM_ADDR comb,
+                                                                GM_ADDR workspace,
+                                                                MhcFinishTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::mhc_finish<float>(residual, workspace, base, scale, norm, y, post, comb, tiling);
 }

@@ -108,9 +108,9 @@ class MoveAcceptedKv {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_move_accepted_kv_aiv(GM_ADDR pool, GM_ADDR src, GM_ADDR dst,
-                                                                GM_ADDR workspace,
-                                                                MoveAcceptedKvTiling tiling) {
+extern "C" DSV4_VECTOR_MEETING void dsv4_move_accepted_kv_aiv(GM_ADDR pool, GM_ADDR src, GM_ADDR dst,
+                                                              GM_ADDR workspace,
+                                                              MoveAcceptedKvTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIV_1_0);
   dsv4_ascend::MoveAcceptedKv(pool, src, dst, workspace, tiling).run();
 }

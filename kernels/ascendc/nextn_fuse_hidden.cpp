@@ -53,7 +53,7 @@ __aicore__ inline void fuse(GM_ADDR embeds, GM_ADDR hidden, GM_ADDR enorm, GM_AD
 
 // Names: type of rows, then of weights.
 #define DSV4_FUSE_KERNEL(name, T, X, W)                                                                      \
-  extern "C" __global__ __aicore__ void dsv4_nextn_fuse_hidden_##name(                                       \
+  extern "C" DSV4_MIXED_MEETING void dsv4_nextn_fuse_hidden_##name(                                          \
       GM_ADDR embeds, GM_ADDR hidden, GM_ADDR enorm, GM_ADDR hnorm, GM_ADDR e_proj, GM_ADDR h_proj,          \
       GM_ADDR e_scale, GM_ADDR h_scale, GM_ADDR out, GM_ADDR workspace, NextnFuseHiddenTiling tiling) {      \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);                                                       \

@@ -101,7 +101,7 @@ class QNormRope {
 }  // namespace dsv4_ascend
 
 #define DSV4_Q_NORM_ROPE(suffix, T)                                                                          \
-  extern "C" __global__ __aicore__ void dsv4_q_norm_rope_##suffix(                                           \
+  extern "C" DSV4_VECTOR_KERNEL void dsv4_q_norm_rope_##suffix(                                              \
       GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR out, QNormRopeTiling tiling) {                  \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
     AscendC::TPipe pipe;                                                                                     \

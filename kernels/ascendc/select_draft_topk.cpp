@@ -91,22 +91,22 @@ class FirstStep {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_select_draft_topk_first(GM_ADDR prob, GM_ADDR token,
-                                                                   GM_ADDR input_ids, GM_ADDR scores_out,
-                                                                   GM_ADDR parents, GM_ADDR hidden_rows,
-                                                                   GM_ADDR cand_scores, GM_ADDR cand_tokens,
-                                                                   SelectDraftTopkTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_select_draft_topk_first(GM_ADDR prob, GM_ADDR token,
+                                                                GM_ADDR input_ids, GM_ADDR scores_out,
+                                                                GM_ADDR parents, GM_ADDR hidden_rows,
+                                                                GM_ADDR cand_scores, GM_ADDR cand_tokens,
+                                                                SelectDraftTopkTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::FirstStep(prob, token, input_ids, scores_out, parents, hidden_rows, cand_scores, cand_tokens,
                          tiling)
       .run();
 }
 
-extern "C" __global__ __aicore__ void dsv4_select_draft_topk_next(GM_ADDR prob, GM_ADDR token, GM_ADDR score,
-                                                                  GM_ADDR input_ids, GM_ADDR scores_out,
-                                                                  GM_ADDR parents, GM_ADDR hidden_rows,
-                                                                  GM_ADDR cand_scores, GM_ADDR cand_tokens,
-                                                                  SelectDraftTopkTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_select_draft_topk_next(GM_ADDR prob, GM_ADDR token, GM_ADDR score,
+                                                               GM_ADDR input_ids, GM_ADDR scores_out,
+                                                               GM_ADDR parents, GM_ADDR hidden_rows,
+                                                               GM_ADDR cand_scores, GM_ADDR cand_tokens,
+                                                               SelectDraftTopkTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::NextStep(prob, token, score, input_ids, scores_out, parents, hidden_rows, cand_scores,
                         cand_tokens, tiling)

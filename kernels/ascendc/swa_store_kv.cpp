@@ -103,7 +103,7 @@ class SwaStoreKv {
 }  // namespace dsv4_ascend
 
 #define DSV4_SWA_STORE_KV(suffix, T)                                                                         \
-  extern "C" __global__ __aicore__ void dsv4_swa_store_kv_##suffix(                                          \
+  extern "C" DSV4_VECTOR_KERNEL void dsv4_swa_store_kv_##suffix(                                             \
       GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR slots, GM_ADDR pages,          \
       SwaStoreKvTiling tiling) {                                                                             \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \

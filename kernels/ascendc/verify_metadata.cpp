@@ -53,12 +53,12 @@ __aicore__ inline void write_window(const WindowTiling& w, GM_ADDR live, GM_ADDR
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_verify_metadata_aiv(GM_ADDR positions, GM_ADDR live,
-                                                               GM_ADDR c4_table, GM_ADDR c128_table,
-                                                               GM_ADDR c4_positions, GM_ADDR c128_positions,
-                                                               GM_ADDR start_pos, GM_ADDR seqused,
-                                                               GM_ADDR c4_loc, GM_ADDR c128_loc,
-                                                               VerifyMetadataTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_verify_metadata_aiv(GM_ADDR positions, GM_ADDR live,
+                                                            GM_ADDR c4_table, GM_ADDR c128_table,
+                                                            GM_ADDR c4_positions, GM_ADDR c128_positions,
+                                                            GM_ADDR start_pos, GM_ADDR seqused,
+                                                            GM_ADDR c4_loc, GM_ADDR c128_loc,
+                                                            VerifyMetadataTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   using namespace dsv4_ascend;
   TPipe pipe;

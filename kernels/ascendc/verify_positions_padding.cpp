@@ -5,9 +5,9 @@
 // include/dsv4spec/verify.h.
 #include "verify_rows.h"
 
-extern "C" __global__ __aicore__ void dsv4_verify_positions_padding_aiv(GM_ADDR positions, GM_ADDR live,
-                                                                        GM_ADDR out,
-                                                                        VerifyPositionsPaddingTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_verify_positions_padding_aiv(GM_ADDR positions, GM_ADDR live,
+                                                                     GM_ADDR out,
+                                                                     VerifyPositionsPaddingTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   AscendC::TPipe pipe;
   AscendC::TBuf<AscendC::TPosition::VECIN> buffer;

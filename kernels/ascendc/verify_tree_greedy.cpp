@@ -132,11 +132,11 @@ class VerifyTreeGreedy {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" __global__ __aicore__ void dsv4_verify_tree_greedy_aiv(GM_ADDR tokens, GM_ADDR row, GM_ADDR next,
-                                                                  GM_ADDR sibling, GM_ADDR target,
-                                                                  GM_ADDR predicts, GM_ADDR accepted,
-                                                                  GM_ADDR count,
-                                                                  VerifyTreeGreedyTiling tiling) {
+extern "C" DSV4_VECTOR_KERNEL void dsv4_verify_tree_greedy_aiv(GM_ADDR tokens, GM_ADDR row, GM_ADDR next,
+                                                               GM_ADDR sibling, GM_ADDR target,
+                                                               GM_ADDR predicts, GM_ADDR accepted,
+                                                               GM_ADDR count,
+                                                               VerifyTreeGreedyTiling tiling) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
   dsv4_ascend::VerifyTreeGreedy(tokens, row, next, sibling, target, predicts, accepted, count, tiling).run();
 }
