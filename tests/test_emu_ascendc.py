@@ -36,6 +36,7 @@ PLANTED = {
     "two_pipes": (5, "queues", r"another TPipe of this core is alive"),
     "many_buffers": (5, "queues", r"at most 64 buffers"),
     "block_stride": (6, "vector iteration", r"block stride of 0 is undefined"),
+    "brcb_stride": (6, "vector iteration", r"Brcb: dstBlkStride: a block stride of 0 is undefined"),
     "mask_range": (6, "vector iteration", r"mask: expected 1 to 64 for elements of 4 bytes, got 65"),
     "overlap_part": (6, "vector iteration", r"dst and src overlap in part within a repeat"),
     "overlap_next": (6, "vector iteration", r"dst of repeat 0 is src of repeat 1"),

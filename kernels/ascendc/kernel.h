@@ -5,10 +5,10 @@
 #pragma once
 #include "kernel_operator.h"
 
-// What an entry is, in front of its `void`. KERNEL_TASK_TYPE_DEFAULT in its body says the same to ascendc_library; language
-// ASC reads the specifiers only, and deduces nothing where a source has several kernels. MEETING: cores wait for those of
-// other blocks. Such a kernel starts when there is room for all of its blocks (__schedmode__(1)), for two of them in two
-// streams could else wait for each other's cores for ever.
+// What an entry is, in front of its `void`. KERNEL_TASK_TYPE_DEFAULT in its body says the same to
+// ascendc_library; language ASC reads the specifiers only, and deduces nothing where a source has several
+// kernels. MEETING: cores wait for those of other blocks. Such a kernel starts when there is room for all of
+// its blocks (__schedmode__(1)): two of them in two streams could else wait for each other's cores for ever.
 #if defined(DSV4_ASCEND_ASC)
 #define DSV4_VECTOR_KERNEL __global__ __vector__
 #define DSV4_VECTOR_MEETING __schedmode__(1) __global__ __mix__(0, 1)

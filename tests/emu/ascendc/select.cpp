@@ -253,6 +253,7 @@ void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t re
   need_vector_unit("Brcb");
   core->begin_op(kV, "Brcb", __builtin_return_address(0));
   if (!repeat) return;
+  if (!dst_block) violate(6, "Brcb", "dstBlkStride: a block stride of 0 is undefined for results");
   const uint32_t size = size_of(type);
   check_aligned("Brcb", "dst", dst, kBlockBytes);
   check_aligned("Brcb", "src", src, kBlockBytes);

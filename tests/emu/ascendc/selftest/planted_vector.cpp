@@ -12,6 +12,12 @@ SELFTEST(block_stride, AIV_ONLY, g) {
   Adds(d, a, 1.f, uint64_t{64}, 2, UnaryRepeatParams(static_cast<uint16_t>(!g.plant), 1, 8, 8));
   k.store(d, 512);
 }
+SELFTEST(brcb_stride, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(), d = k.d<float>();
+  Brcb(d, a, 1, BrcbRepeatParams(static_cast<uint16_t>(!g.plant), 8));
+  k.store(d, 256);
+}
 SELFTEST(mask_range, AIV_ONLY, g) {
   Bench k(g);
   auto a = k.a<float>(), d = k.d<float>();
