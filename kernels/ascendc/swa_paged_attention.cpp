@@ -14,7 +14,7 @@
 DSV4_SWA(f32, float)
 
 #define DSV4_SWA_MIXED(suffix, T)                                                                                     \
-  extern "C" __global__ __aicore__ void dsv4_swa_paged_attention_##suffix(                                            \
+  extern "C" DSV4_MIXED_KERNEL void dsv4_swa_paged_attention_##suffix(                                               \
       GM_ADDR q, GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink, GM_ADDR mask, GM_ADDR cos_sin,  \
       GM_ADDR out, GM_ADDR workspace, SwaTiling tiling) {                                                             \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);                                                                \
