@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cube core's side of swa_paged_attention: scores q . K^T of up to 64 pairs and 256 keys, and, once the vector cores
-// have made weights of them, weights . K with the same keys, which stay in L1. Tiles of 64 keys and 256 dims go through
-// halves of L0A and L0B in turn; sums over dims and keys stay in L0C. The keys of a part are loaded, and their scores
-// taken, before the weights of the part before are waited for, where L1 holds the keys of both.
+// The cube core's side of swa_paged_attention: scores q . K^T of up to 64 pairs and 256 keys, and, once the
+// vector cores have made weights of them, weights . K with the same keys, which stay in L1. Tiles of 64 keys
+// and 256 dims go through halves of L0A and L0B in turn; sums over dims and keys stay in L0C. The keys of a
+// part are loaded, and their scores taken, before the weights of the part before are waited for, where L1
+// holds the keys of both.
 //
-// Keys that are not to be read lie between others in L1: another key of the part stands there, and gets the weight 0.
-// (The documentation asks to keep NaN out of Mmad. Only keys and queries that hold NaN bring one; the weighted sum never
-// meets it, see swa_vector.h.)
+// Keys that are not to be read lie between others in L1: another key of the part stands there, and gets the
+// weight 0. (The documentation asks to keep NaN out of Mmad. Only keys and queries that hold NaN bring one;
+// the weighted sum never meets it, see swa_vector.h.)
 #pragma once
 #include "swa_request.h"
 
@@ -15,7 +16,8 @@ namespace dsv4_ascend {
 constexpr uint16_t kSwaScoresFlag = 0, kSwaWeightsFlag = 1, kSwaSumsFlag = 2;
 
 template <class T>
-__aicore__ inline GlobalTensor<T> swa_scratch_at(GM_ADDR workspace, const SwaTiling& v, int64_t group, int64_t offset) {
+__aicore__ inline GlobalTensor<T> swa_scratch_at(GM_ADDR workspace, const SwaTiling& v, int64_t group,
+                                                 int64_t offset) {
   return global<T>(workspace + group * swa_scratch(v.pairs, v.D).bytes + offset);
 }
 
@@ -45,16 +47,19 @@ class SwaCube {
       SetFlag<HardEvent::MTE1_MTE2>(keys_free_[i]);
     }
     for (int32_t i = 0; i < kTiles; ++i) loaded_[i] = event<HardEvent::MTE2_MTE1>();
-    read_ = event<HardEvent::S_MTE2>(), done_ = event<HardEvent::M_FIX>(), q_free_ = event<HardEvent::MTE1_MTE2>(), p_free_ = event<HardEvent::MTE1_MTE2>();
+    read_ = event<HardEvent::S_MTE2>(), done_ = event<HardEvent::M_FIX>(),
+    q_free_ = event<HardEvent::MTE1_MTE2>(), p_free_ = event<HardEvent::MTE1_MTE2>();
     SetFlag<HardEvent::MTE1_MTE2>(q_free_);
     SetFlag<HardEvent::MTE1_MTE2>(p_free_);
   }
 
   __aicore__ inline void run() {
-    const Share mine = share_of(ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, GetBlockNum(), GetBlockIdx());
+    const Share mine =
+        share_of(ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, GetBlockNum(), GetBlockIdx());
     for (int64_t unit = mine.first; unit < mine.first + mine.count; ++unit) {
       const int64_t t = unit / v.head_tiles * v.tile_rows, end = min_of(t + v.tile_rows, v.T);
-      h0_ = static_cast<int32_t>(unit % v.head_tiles) * v.tile_heads, heads_ = min_of(v.tile_heads, v.H - h0_);
+      h0_ = static_cast<int32_t>(unit % v.head_tiles) * v.tile_heads,
+      heads_ = min_of(v.tile_heads, v.H - h0_);
       for (int64_t row = t; row < end; row += request_.g.rows) {
         if (!request_.find(row, end)) continue;
         for (int32_t i = request_.keys.first / kSwaPart; i < request_.parts(); ++i) {
@@ -77,19 +82,27 @@ class SwaCube {
   static constexpr int32_t kTile = 64, kTiles = kSwaPart / kTile;  // keys
   static constexpr int32_t kDims = 256;                            // of a product's right side
   static constexpr int32_t kHalf = kTile * kDims;                  // elements of a half of L0A, L0B
-  static constexpr int32_t kPlace = kTile * kDims;                 // floats of a half of L0C: scores; sums of 256 dims
-  static constexpr int32_t kFractal = 256;                         // elements
+  static constexpr int32_t kPlace = kTile * kDims;  // floats of a half of L0C: scores; sums of 256 dims
+  static constexpr int32_t kFractal = 256;          // elements
 
   struct Task {
     int32_t pairs, keys, half, column;  // column: of the first key in the scratch's scores and weights
   };
 
   template <HardEvent E>
-  __aicore__ inline int32_t event() { return static_cast<int32_t>(pipe_.AllocEventID<E>()); }
+  __aicore__ inline int32_t event() {
+    return static_cast<int32_t>(pipe_.AllocEventID<E>());
+  }
   __aicore__ inline int32_t tall() const { return v.pairs / 16; }
-  __aicore__ inline static int32_t rows_of(const Task& task) { return task.pairs > 1 ? task.pairs : 2; }  // 1: GEMV
-  __aicore__ inline static int32_t keys_of(const Task& task, int32_t tile) { return min_of(task.keys - tile * kTile, kTile); }
-  __aicore__ inline LocalTensor<T> keys_at(int32_t half) { return k_buffer_.template Get<T>()[half * v.kv_rows * v.D]; }
+  __aicore__ inline static int32_t rows_of(const Task& task) {
+    return task.pairs > 1 ? task.pairs : 2;
+  }  // 1: GEMV
+  __aicore__ inline static int32_t keys_of(const Task& task, int32_t tile) {
+    return min_of(task.keys - tile * kTile, kTile);
+  }
+  __aicore__ inline LocalTensor<T> keys_at(int32_t half) {
+    return k_buffer_.template Get<T>()[half * v.kv_rows * v.D];
+  }
 
   __aicore__ inline void work_on(const SwaPart& part, int32_t index) {
     const Task task{request_.g.rows * heads_, part.end - part.begin, count_ % v.kv_buffers,
@@ -105,23 +118,26 @@ class SwaCube {
   }
 
   // `rows` rows of global memory into L1 as NZ with room for `tall` rows.
-  __aicore__ inline void rows_to_l1(const LocalTensor<T>& to, const GlobalTensor<T>& from, int32_t rows, int32_t width,
-                                    int64_t stride, int32_t room) {
+  __aicore__ inline void rows_to_l1(const LocalTensor<T>& to, const GlobalTensor<T>& from, int32_t rows,
+                                    int32_t width, int64_t stride, int32_t room) {
     const bool together = stride <= 65535;
     for (int32_t r = 0; r < rows; r += together ? rows : 1)
-      DataCopy(to[r * 16], from[r * stride],
-               Nd2NzParams(1, static_cast<uint16_t>(together ? rows : 1), static_cast<uint16_t>(width), 0,
-                           static_cast<uint16_t>(together ? stride : width), static_cast<uint16_t>(room), 1, 0));
+      DataCopy(
+          to[r * 16], from[r * stride],
+          Nd2NzParams(1, static_cast<uint16_t>(together ? rows : 1), static_cast<uint16_t>(width), 0,
+                      static_cast<uint16_t>(together ? stride : width), static_cast<uint16_t>(room), 1, 0));
   }
 
-  __aicore__ inline void load_keys(const LocalTensor<T>& to, const SwaPart& part, int32_t first, int32_t last) {
+  __aicore__ inline void load_keys(const LocalTensor<T>& to, const SwaPart& part, int32_t first,
+                                   int32_t last) {
     for (int32_t key = first; key < last;) {
       const SwaRun run = request_.run_at(key, last);
       const LocalTensor<T> here = to[(key - part.begin) * 16];
       if (run.at >= 0) rows_to_l1(here, kv_[run.at], run.count, v.D, v.kv_slot, v.kv_rows);
       else
-        DataCopy(here, kv_[part.any], Nd2NzParams(static_cast<uint16_t>(run.count), 1, static_cast<uint16_t>(v.D), 0,
-                                                  static_cast<uint16_t>(v.D), static_cast<uint16_t>(v.kv_rows), 1, 16));
+        DataCopy(here, kv_[part.any],
+                 Nd2NzParams(static_cast<uint16_t>(run.count), 1, static_cast<uint16_t>(v.D), 0,
+                             static_cast<uint16_t>(v.D), static_cast<uint16_t>(v.kv_rows), 1, 16));
       key += run.count;
     }
   }
@@ -195,7 +211,8 @@ class SwaCube {
         load_left(half, weights[i * kTile * v.pairs], ceil_div(m, 16), depth);
         for (int32_t r = 0; r < depth; ++r)  // keys as [k, n]: every fractal transposed
           LoadData(right[r * wide * kFractal], keys[at * v.kv_rows + (i * kTile + r * 16) * 16],
-                   LoadData2DParams(0, static_cast<uint8_t>(wide), static_cast<uint16_t>(v.kv_rows / 16), 0, 0, true, 0));
+                   LoadData2DParams(0, static_cast<uint8_t>(wide), static_cast<uint16_t>(v.kv_rows / 16), 0,
+                                    0, true, 0));
         multiply(half, place(1), m, width, keys_of(task, i), i == 0);
       }
       hand_over();
@@ -207,7 +224,9 @@ class SwaCube {
     CrossCoreSetFlag<2, PIPE_FIX>(kSwaSumsFlag);
   }
 
-  __aicore__ inline LocalTensor<float> place(int32_t which) { return sum_buffer_.template Get<float>()[which * kPlace]; }
+  __aicore__ inline LocalTensor<float> place(int32_t which) {
+    return sum_buffer_.template Get<float>()[which * kPlace];
+  }
   __aicore__ inline int32_t begin_half() {
     const int32_t half = turn_++ % 2;
     WaitFlag<HardEvent::M_MTE1>(free_[half]);
@@ -217,14 +236,17 @@ class SwaCube {
   __aicore__ inline void load_left(int32_t half, const LocalTensor<T>& from, int32_t rows, int32_t depth) {
     const LocalTensor<T> left = left_buffer_.template Get<T>()[half * kHalf];
     for (int32_t r = 0; r < rows; ++r)
-      LoadData(left[r * depth * kFractal], from[r * kFractal],
-               LoadData2DParams(0, static_cast<uint8_t>(depth), static_cast<uint16_t>(tall()), 0, 0, false, 0));
+      LoadData(
+          left[r * depth * kFractal], from[r * kFractal],
+          LoadData2DParams(0, static_cast<uint8_t>(depth), static_cast<uint16_t>(tall()), 0, 0, false, 0));
   }
-  __aicore__ inline void multiply(int32_t half, const LocalTensor<float>& to, int32_t m, int32_t n, int32_t k, bool first) {
+  __aicore__ inline void multiply(int32_t half, const LocalTensor<float>& to, int32_t m, int32_t n, int32_t k,
+                                  bool first) {
     SetFlag<HardEvent::MTE1_M>(ready_[half]);
     WaitFlag<HardEvent::MTE1_M>(ready_[half]);
     Mmad(to, left_buffer_.template Get<T>()[half * kHalf], right_buffer_.template Get<T>()[half * kHalf],
-         MmadParams(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false, first));
+         MmadParams(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
+                    first));
     SetFlag<HardEvent::M_MTE1>(free_[half]);
     PipeBarrier<PIPE_M>();
   }
@@ -232,10 +254,12 @@ class SwaCube {
     SetFlag<HardEvent::M_FIX>(done_);
     WaitFlag<HardEvent::M_FIX>(done_);
   }
-  __aicore__ inline static void store(const GlobalTensor<float>& to, const LocalTensor<float>& from, int32_t rows,
-                                      int32_t columns, int32_t stride) {
-    Fixpipe(to, from, FixpipeParamsV220(static_cast<uint16_t>(columns), static_cast<uint16_t>(rows),
-                                        static_cast<uint16_t>(round_up(rows, 16)), static_cast<uint32_t>(stride), false));
+  __aicore__ inline static void store(const GlobalTensor<float>& to, const LocalTensor<float>& from,
+                                      int32_t rows, int32_t columns, int32_t stride) {
+    Fixpipe(
+        to, from,
+        FixpipeParamsV220(static_cast<uint16_t>(columns), static_cast<uint16_t>(rows),
+                          static_cast<uint16_t>(round_up(rows, 16)), static_cast<uint32_t>(stride), false));
   }
 
   const SwaTiling v;

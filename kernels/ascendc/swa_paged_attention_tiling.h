@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiling of swa_paged_attention: a plain struct that the host fills and the kernels take by value. Strides are in
-// elements.
+// Tiling of swa_paged_attention: a plain struct that the host fills and the kernels take by value. Strides
+// are in elements.
 #pragma once
 #include <cstdint>
 
@@ -9,12 +9,13 @@ constexpr int32_t kSwaMaxNodes = 64;  // of a tree: a row of its mask is one wor
 struct SwaTiling {
   int64_t q_t, q_h, kv_page, kv_slot, out_t, out_h, mask_b, mask_j, angle_row, table_b;
   int64_t T, B, P, page, maxp, window, max_pos;
-  int32_t H, D, R, n;                          // R = 0: no rotation; n = 0: no tree
-  int32_t pairs;                               // (row, head) pairs that local memory has room for
-  int32_t tile_rows, tile_heads, head_tiles;   // query rows and heads of a unit of work; units that share a row
-  int32_t kv_buffers;                          // of keys, or halves of L1 that hold keys
-  int32_t grain;                               // logical positions at which tiles of keys begin: its multiples
-  int32_t kv_rows, online;                     // keys of a half of L1; whether a row's keys may take several parts
+  int32_t H, D, R, n;  // R = 0: no rotation; n = 0: no tree
+  int32_t pairs;       // (row, head) pairs that local memory has room for
+  int32_t tile_rows, tile_heads,
+      head_tiles;           // query rows and heads of a unit of work; units that share a row
+  int32_t kv_buffers;       // of keys, or halves of L1 that hold keys
+  int32_t grain;            // logical positions at which tiles of keys begin: its multiples
+  int32_t kv_rows, online;  // keys of a half of L1; whether a row's keys may take several parts
   float scale;
   int32_t zero_padding, has_sink, wide_table, wide_starts, wide_lens;  // wide: int64
 };
@@ -25,8 +26,8 @@ inline constexpr int32_t swa_softmax_bytes(int32_t pairs, int32_t groups, int32_
   return 4 * (9 * row + 2 * 8 * pairs + 2 * bits + pairs * groups * lanes);
 }
 
-// Scratch of a cube core and its two vector cores, in bytes: scores of two parts of keys, weights and weighted sums of
-// one, keys without NaN and infinity, and the word that says whether those are to be used.
+// Scratch of a cube core and its two vector cores, in bytes: scores of two parts of keys, weights and
+// weighted sums of one, keys without NaN and infinity, and the word that says whether those are to be used.
 struct SwaScratch {
   int64_t weights, sums, keys, word, bytes;  // where each begins; scores begin at 0
 };

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What swa_paged_attention reads from its integer tensors, with the scalar unit: which request a row belongs to, what a
-// row sees, and where a key lies. Values that lead nowhere make padding or an unseen key, never an address.
+// What swa_paged_attention reads from its integer tensors, with the scalar unit: which request a row belongs
+// to, what a row sees, and where a key lies. Values that lead nowhere make padding or an unseen key, never an
+// address.
 #pragma once
 #include "kernel.h"
 #include "swa_paged_attention_tiling.h"
 
 namespace dsv4_ascend {
 
-// Keys of a tile: 32 * i .. 32 * i + 31 in logical position, so that a row adds up in one order whatever else its tile
-// holds. What a row sees of one is a word.
+// Keys of a tile: 32 * i .. 32 * i + 31 in logical position, so that a row adds up in one order whatever else
+// its tile holds. What a row sees of one is a word.
 constexpr int32_t kSwaKeys = 32;
 constexpr int32_t kSwaPart = 256;  // keys that the cube works on together
 
@@ -42,14 +43,17 @@ __aicore__ inline int32_t count_bits(uint64_t x) {
   x = (x & 0x3333333333333333ull) + (x >> 2 & 0x3333333333333333ull);
   return static_cast<int32_t>(((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0full) * 0x0101010101010101ull >> 56);
 }
-__aicore__ inline int64_t clamped(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+__aicore__ inline int64_t clamped(int64_t x, int64_t low, int64_t high) {
+  return x < low ? low : x > high ? high : x;
+}
 
 class SwaRequest {
  public:
   SwaSegment g;
   SwaKeyRange keys;
 
-  __aicore__ inline SwaRequest(const SwaTiling& tiling, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR mask)
+  __aicore__ inline SwaRequest(const SwaTiling& tiling, GM_ADDR table, GM_ADDR starts, GM_ADDR lens,
+                               GM_ADDR mask)
       : v(tiling), table_(table), starts_(starts), lens_(lens), mask_(global<uint8_t>(mask)) {}
 
   // Finds the segment that begins at row t, at most to row `end`; true: it belongs to a request.
@@ -92,8 +96,12 @@ class SwaRequest {
     }
     return p;
   }
-  __aicore__ inline int32_t parts() const { return keys.last > keys.first ? ceil_div(keys.last, kSwaPart) : 0; }
-  __aicore__ inline int32_t tiles() const { return keys.last > keys.first ? ceil_div(keys.last, kSwaKeys) : 0; }
+  __aicore__ inline int32_t parts() const {
+    return keys.last > keys.first ? ceil_div(keys.last, kSwaPart) : 0;
+  }
+  __aicore__ inline int32_t tiles() const {
+    return keys.last > keys.first ? ceil_div(keys.last, kSwaKeys) : 0;
+  }
 
   __aicore__ inline int64_t position(int32_t row) const {
     return v.n ? g.s + count_bits(marked_[row]) - 1 : g.s + g.j + row;
@@ -145,7 +153,8 @@ class SwaRequest {
   }
   // The mask rows of the segment as words: all marks, and those in the row's window.
   __aicore__ inline void find_nodes() {
-    const bool narrow = v.window <= v.n;  // two positions differ by at most n: else no marked node is out of sight
+    const bool narrow =
+        v.window <= v.n;  // two positions differ by at most n: else no marked node is out of sight
     int32_t depth[kSwaMaxNodes];
     if (narrow)
       for (int32_t i = 0; i < v.n; ++i) depth[i] = count_bits(marks(i));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The online softmax of M (row, head) pairs on the vector unit, over tiles of `groups` groups of LANES keys: scores
-// [M][groups * LANES] become weights, 0 where a pair does not see a key. A group is reduced by one instruction and the
-// groups are added in order, so a pair's sum does not depend on groups in which it sees nothing.
-// A score that is not finite counts as NaN: the key or the query holds NaN or infinity. It is kept apart, in `poison`,
-// which the result gets added, so that no comparison meets a NaN.
+// The online softmax of M (row, head) pairs on the vector unit, over tiles of `groups` groups of LANES keys:
+// scores [M][groups * LANES] become weights, 0 where a pair does not see a key. A group is reduced by one
+// instruction and the groups are added in order, so a pair's sum does not depend on groups in which it sees
+// nothing. A score that is not finite counts as NaN: the key or the query holds NaN or infinity. It is kept
+// apart, in `poison`, which the result gets added, so that no comparison meets a NaN.
 #pragma once
 #include "mhc_vector.h"
 #include "swa_request.h"
@@ -17,12 +17,14 @@ class SwaSoftmax {
  public:
   static constexpr int32_t kWords = LANES / 32;  // of a pair in a group: a bit a key
 
-  __aicore__ inline SwaSoftmax(int32_t pairs, int32_t groups, float scale) : m_(pairs), most_(groups), scale_(scale) {}
+  __aicore__ inline SwaSoftmax(int32_t pairs, int32_t groups, float scale)
+      : m_(pairs), most_(groups), scale_(scale) {}
   __aicore__ inline void init(TPipe* pipe) {
     pipe->InitBuffer(buffer_, swa_softmax_bytes(m_, most_, LANES));
     const LocalTensor<float> all = buffer_.template Get<float>();
     const int32_t row = round_up(m_, kRowLanes), bits = round_up(m_ * most_ * kWords, kRowLanes);
-    top = all, sum = all[row], poison = all[2 * row], sink = all[3 * row], shrink_ = all[4 * row], part_ = all[5 * row];
+    top = all, sum = all[row], poison = all[2 * row], sink = all[3 * row], shrink_ = all[4 * row],
+    part_ = all[5 * row];
     blocks = all[9 * row], other_ = blocks[8 * m_];
     words_ = other_[8 * m_].ReinterpretCast<uint32_t>(), chosen_ = words_[bits].ReinterpretCast<uint8_t>();
     spare = words_[2 * bits].ReinterpretCast<float>();
@@ -59,7 +61,8 @@ class SwaSoftmax {
     WaitFlag<HardEvent::S_V>(arrived_);
   }
 
-  // x: scores, then weights. Afterwards `blocks` holds, in a block a pair, what the sum so far is to be shrunk by.
+  // x: scores, then weights. Afterwards `blocks` holds, in a block a pair, what the sum so far is to be
+  // shrunk by.
   __aicore__ inline void weigh(const LocalTensor<float>& x, int32_t groups) {
     const int32_t width = groups * LANES, n = m_ * width;
     const LocalTensor<uint8_t> seen = words_.ReinterpretCast<uint8_t>();
@@ -73,7 +76,8 @@ class SwaSoftmax {
     for (int32_t g = 0; g < groups; ++g) WholeReduceSum(parts(g), spare[g * LANES], LANES, m_, 1, 1, row);
     Compares(chosen_, spare, 0.f, CMPMODE::EQ, static_cast<uint32_t>(n));
     ordered();
-    And(chosen_.ReinterpretCast<uint16_t>(), chosen_.ReinterpretCast<uint16_t>(), words_.ReinterpretCast<uint16_t>(), n / 16);
+    And(chosen_.ReinterpretCast<uint16_t>(), chosen_.ReinterpretCast<uint16_t>(),
+        words_.ReinterpretCast<uint16_t>(), n / 16);
     for (int32_t g = 0; g < groups; ++g) {
       Add(poison, poison, parts(g), m_);
       ordered();
@@ -94,7 +98,8 @@ class SwaSoftmax {
     Adds(top, part_, 0.f, m_);
     Exp(shrink_, shrink_, m_);
     for (int32_t at = 0; at < width; at += kRowLanes)
-      Sub(x[at], x[at], other_, static_cast<uint64_t>(min_of(LANES, kRowLanes)), rows, BinaryRepeatParams(1, 1, 0, row, row, 1));
+      Sub(x[at], x[at], other_, static_cast<uint64_t>(min_of(LANES, kRowLanes)), rows,
+          BinaryRepeatParams(1, 1, 0, row, row, 1));
     ordered();
     Exp(x, x, n);
     Mul(sum, sum, shrink_, m_);
@@ -114,8 +119,8 @@ class SwaSoftmax {
     }
   }
 
-  // After the last tile: `blocks` gets what the sums are to be divided by; the result are blocks of what to add then.
-  // No visible key: 0 divided by a number that is not 0.
+  // After the last tile: `blocks` gets what the sums are to be divided by; the result are blocks of what to
+  // add then. No visible key: 0 divided by a number that is not 0.
   __aicore__ inline LocalTensor<float> divisors(bool has_sink) {
     Maxs(part_, sum, 1e-30f, m_);
     if (has_sink) {
@@ -137,7 +142,9 @@ class SwaSoftmax {
   LocalTensor<float> spare;  // [M][groups * LANES]: free outside of weigh
 
  private:
-  __aicore__ inline LocalTensor<float> parts(int32_t group) const { return part_[group * round_up(m_, kRowLanes)]; }
+  __aicore__ inline LocalTensor<float> parts(int32_t group) const {
+    return part_[group * round_up(m_, kRowLanes)];
+  }
 
   int32_t m_;
   const int32_t most_;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inverse rotation of rows of floats in local memory, as x * C + swapped(x) * S over the trailing R dims: pairs
-// (a, b) become (a cos + b sin, b cos - a sin). Vector memory is read from multiples of 32 bytes, so the turned part
-// begins at the block that holds dim D - R; lanes before that dim get C = 1 and S = 0. C, S and the swapped row are
-// gathered with offsets that are made once a core.
+// The inverse rotation of rows of floats in local memory, as x * C + swapped(x) * S over the trailing R dims:
+// pairs (a, b) become (a cos + b sin, b cos - a sin). Vector memory is read from multiples of 32 bytes, so
+// the turned part begins at the block that holds dim D - R; lanes before that dim get C = 1 and S = 0. C, S
+// and the swapped row are gathered with offsets that are made once a core.
 #pragma once
 #include "mhc_vector.h"
 
@@ -12,12 +12,14 @@ class SwaTurn {
  public:
   static constexpr int32_t kArrays = 7;  // of a word a turned lane, rounded up to 64
 
-  __aicore__ inline SwaTurn(int32_t D, int32_t R) : r_(R), begin_((D - R) / 8 * 8), before_(D - R - begin_), n_(D - begin_) {}
+  __aicore__ inline SwaTurn(int32_t D, int32_t R)
+      : r_(R), begin_((D - R) / 8 * 8), before_(D - R - begin_), n_(D - begin_) {}
 
   __aicore__ inline void init(TPipe* pipe) {
     pipe->InitBuffer(queue_, 1, round_up(r_, 8) * sizeof(float));
     pipe->InitBuffer(buffer_, kArrays * round_up(n_, kRowLanes) * sizeof(float));
-    const LocalTensor<int32_t> lane = array<int32_t>(kCos), odd = array<int32_t>(kSin), t = array<int32_t>(kSwapped);
+    const LocalTensor<int32_t> lane = array<int32_t>(kCos), odd = array<int32_t>(kSin),
+                               t = array<int32_t>(kSwapped);
     CreateVecIndex(lane, int32_t{0}, static_cast<uint32_t>(n_));
     ordered();
     ShiftRight(t, lane, int32_t{1}, n_);
@@ -28,7 +30,8 @@ class SwaTurn {
     ordered();
     Muls(odd, odd, int32_t{-2}, n_);
     ordered();
-    Adds(odd, odd, int32_t{1}, n_);  // 1 at the first of a pair, -1 at the second: the sign of its sine, the way to the other
+    Adds(odd, odd, int32_t{1},
+         n_);  // 1 at the first of a pair, -1 at the second: the sign of its sine, the way to the other
     ordered();
     Cast(array<float>(kSign), odd, RoundMode::CAST_RINT, static_cast<uint32_t>(n_));
     Add(t, lane, odd, n_);
@@ -48,8 +51,8 @@ class SwaTurn {
   }
 
   // The rows x, x + pitch, ... of one position, whose angles begin at angles[at].
-  __aicore__ inline void run(const LocalTensor<float>& x, int32_t rows, int32_t pitch, const GlobalTensor<float>& angles,
-                             int64_t at) {
+  __aicore__ inline void run(const LocalTensor<float>& x, int32_t rows, int32_t pitch,
+                             const GlobalTensor<float>& angles, int64_t at) {
     const LocalTensor<float> c = array<float>(kCos), s = array<float>(kSin), swapped = array<float>(kSwapped);
     if (at != held_) {
       load(angles[at], c, s);
@@ -68,7 +71,8 @@ class SwaTurn {
   }
 
  private:
-  __aicore__ inline void load(const GlobalTensor<float>& angles, const LocalTensor<float>& c, const LocalTensor<float>& s) {
+  __aicore__ inline void load(const GlobalTensor<float>& angles, const LocalTensor<float>& c,
+                              const LocalTensor<float>& s) {
     LocalTensor<float> raw = queue_.template AllocTensor<float>();
     load_row(raw, angles, r_);
     queue_.EnQue(raw);

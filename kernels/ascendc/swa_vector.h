@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector cores' side of swa_paged_attention: each of the two takes half of a unit's pairs; scores in, rounded weights
-// out, weighted sums in, results out. A part holds all keys of a row where v.online is 0; else sums stay here between
-// parts and are shrunk as the maximum rises.
-//
-// A key that holds NaN or infinity gives the first pair a score that is not finite, whether that pair sees it or not. The
-// first vector core then writes the part's keys without NaN and infinity to the scratch, and the cube core takes those for
-// the weighted sum: a weight of 0 times NaN would reach pairs that do not see the key.
+// The vector cores' side of swa_paged_attention: each of the two takes half of a unit's pairs; scores in,
+// rounded weights out, weighted sums in, results out. A part holds all keys of a row where v.online is 0;
+// else sums stay here between parts and are shrunk as the maximum rises.
 #pragma once
-#include "swa_cube.h"
+#include "swa_clean.h"
 #include "swa_softmax.h"
 #include "swa_turn.h"
 
@@ -16,38 +12,40 @@ namespace dsv4_ascend {
 template <class T>
 class SwaVector {
  public:
-  __aicore__ inline SwaVector(GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink, GM_ADDR mask,
-                              GM_ADDR cos_sin, GM_ADDR out, GM_ADDR workspace, const SwaTiling& tiling)
-      : v(tiling), request_(v, table, starts, lens, mask), softmax_(v.pairs / 2, kGroups, v.scale),
-        turn_(v.D, v.R ? v.R : 2), kv_(global<T>(kv)), out_(global<T>(out)), sink_(global<float>(sink)),
-        cos_sin_(global<float>(cos_sin)), second_(GetSubBlockIdx() != 0) {
+  __aicore__ inline SwaVector(GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink,
+                              GM_ADDR mask, GM_ADDR cos_sin, GM_ADDR out, GM_ADDR workspace,
+                              const SwaTiling& tiling)
+      : v(tiling),
+        request_(v, table, starts, lens, mask),
+        softmax_(v.pairs / 2, kGroups, v.scale),
+        turn_(v.D, v.R ? v.R : 2),
+        keys_(kv, workspace, GetBlockIdx() / 2, v),
+        out_(global<T>(out)),
+        sink_(global<float>(sink)),
+        cos_sin_(global<float>(cos_sin)),
+        second_(GetSubBlockIdx() != 0) {
     const SwaScratch s = swa_scratch(v.pairs, v.D);
     const int64_t group = GetBlockIdx() / 2;
     scores_ = swa_scratch_at<float>(workspace, v, group, 0);
     weights_ = swa_scratch_at<T>(workspace, v, group, s.weights);
     sums_ = swa_scratch_at<float>(workspace, v, group, s.sums);
-    clean_keys_ = swa_scratch_at<T>(workspace, v, group, s.keys);
-    word_ = swa_scratch_at<int32_t>(workspace, v, group, s.word);
     pipe_.InitBuffer(score_queue_, 1, v.pairs / 2 * kSwaPart * sizeof(float));
     pipe_.InitBuffer(weight_queue_, 1, v.pairs / 2 * kSwaPart * sizeof(T));
     pipe_.InitBuffer(sum_queue_, 2, kRows * v.D * sizeof(float));
     pipe_.InitBuffer(out_queue_, 2, kRows * v.D * sizeof(T));
-    pipe_.InitBuffer(word_queue_, 1, kBlock);
-    pipe_.InitBuffer(clean_buffer_, 2 * kCleanRows * v.D * sizeof(float));
-    pipe_.InitBuffer(finite_buffer_, kCleanRows * v.D / 8 + 256);
-    pipe_.InitBuffer(range_buffer_, 256);
     if (v.online) pipe_.InitBuffer(total_buffer_, v.pairs / 2 * v.D * sizeof(float));
     softmax_.init(&pipe_);
+    keys_.init(&pipe_);
     if (v.R) turn_.init(&pipe_);
-    looked_ = static_cast<int32_t>(pipe_.AllocEventID<HardEvent::V_S>());
-    judged_ = static_cast<int32_t>(pipe_.AllocEventID<HardEvent::S_V>());
   }
 
   __aicore__ inline void run() {
-    const Share mine = share_of(ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, GetBlockNum(), GetBlockIdx() / 2);
+    const Share mine =
+        share_of(ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, GetBlockNum(), GetBlockIdx() / 2);
     for (int64_t unit = mine.first; unit < mine.first + mine.count; ++unit) {
       const int64_t t = unit / v.head_tiles * v.tile_rows, end = min_of(t + v.tile_rows, v.T);
-      h0_ = static_cast<int32_t>(unit % v.head_tiles) * v.tile_heads, heads_ = min_of(v.tile_heads, v.H - h0_);
+      h0_ = static_cast<int32_t>(unit % v.head_tiles) * v.tile_heads,
+      heads_ = min_of(v.tile_heads, v.H - h0_);
       for (int64_t row = t; row < end; row += request_.g.rows) {
         const bool real = request_.find(row, end);
         const int32_t pairs = request_.g.rows * heads_, half = min_of(round_up(ceil_div(pairs, 2), 8), pairs);
@@ -57,16 +55,16 @@ class SwaVector {
       }
     }
     softmax_.finish(&pipe_);
-    pipe_.ReleaseEventID<HardEvent::V_S>(looked_);
-    pipe_.ReleaseEventID<HardEvent::S_V>(judged_);
+    keys_.finish(&pipe_);
   }
 
  private:
   static constexpr int32_t kGroup = 64, kGroups = kSwaPart / kGroup;
-  static constexpr int32_t kRows = 8;       // of weighted sums that are worked on at once
-  static constexpr int32_t kCleanRows = 4;  // of keys that are cleaned at once
+  static constexpr int32_t kRows = 8;  // of weighted sums that are worked on at once
 
-  __aicore__ inline static uint64_t lanes(int32_t left) { return static_cast<uint64_t>(min_of(left, kRowLanes)); }
+  __aicore__ inline static uint64_t lanes(int32_t left) {
+    return static_cast<uint64_t>(min_of(left, kRowLanes));
+  }
 
   __aicore__ inline void attend() {
     softmax_.use(pairs_ ? pairs_ : 1);
@@ -114,7 +112,7 @@ class SwaVector {
       rows_in(x, scores_[scores + first_ * kSwaPart + column], pairs_, width, kSwaPart, width);
       score_queue_.EnQue(x);
       x = score_queue_.template DeQue<float>();
-      if (!second_) judge(x, part, groups);
+      if (!second_) keys_.judge(x, softmax_.spare, part, groups, request_);
       softmax_.weigh(x, groups);
       LocalTensor<T> weights = weight_queue_.template AllocTensor<T>();
       from_float(weights, x, pairs_ * width);
@@ -143,7 +141,6 @@ class SwaVector {
         k += run.count;
       }
     }
-    const LocalTensor<uint32_t> range = range_buffer_.template Get<uint32_t>();
     softmax_.open();
     if (!pairs_)
       for (int32_t w = 0; w < words; ++w) softmax_.set_word(w, 0);
@@ -156,75 +153,18 @@ class SwaVector {
       held = row;
       for (int32_t w = 0; w < words; ++w) softmax_.set_word(i * words + w, seen[w]);
     }
-    for (int32_t w = 0; w < words; ++w)
-      range.SetValue(w, bits_below(part.end - first - w * 32) & ~bits_below(part.begin - first - w * 32));
+    if (!second_) keys_.set_range(part, first, words);
     softmax_.close();
     if (!pairs_) softmax_.unused();
   }
 
-  // Looks for scores of the first pair that are not finite, and tells the cube core which keys to take.
-  __aicore__ inline void judge(const LocalTensor<float>& x, const SwaPart& part, int32_t groups) {
-    const LocalTensor<float> products = softmax_.spare, sums = clean_buffer_.template Get<float>();
-    const LocalTensor<uint8_t> range = range_buffer_.template Get<uint8_t>();
-    Muls(products, x, 0.f, groups * kGroup);
-    ordered();
-    Select(products, range, products, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(groups * kGroup));
-    ordered();
-    WholeReduceSum(sums, products, kGroup, groups, 1, 1, kGroup / 8);
-    ordered();
-    SetFlag<HardEvent::V_S>(looked_);
-    WaitFlag<HardEvent::V_S>(looked_);
-    bool finite = true;
-    for (int32_t g = 0; g < groups; ++g) finite = finite && sums.GetValue(g) == 0.f;
-    SetFlag<HardEvent::S_V>(judged_);
-    WaitFlag<HardEvent::S_V>(judged_);
-    if (!finite) clean(part);
-    LocalTensor<int32_t> word = word_queue_.template AllocTensor<int32_t>();
-    Duplicate(word, finite ? int32_t{0} : int32_t{1}, kBlock / 4);
-    word_queue_.EnQue(word);
-    word = word_queue_.template DeQue<int32_t>();
-    DataCopy(word_, word, static_cast<uint32_t>(kBlock / 4));
-    word_queue_.FreeTensor(word);
-  }
-  __aicore__ inline void clean(const SwaPart& part) {
-    const LocalTensor<float> keys = clean_buffer_.template Get<float>(), zeros = keys[kCleanRows * v.D];
-    const LocalTensor<uint8_t> finite = finite_buffer_.template Get<uint8_t>();
-    for (int32_t key = part.begin; key < part.end;) {
-      const SwaRun run = request_.run_at(key, min_of(key + kCleanRows, part.end));
-      const int32_t n = run.count * v.D, all = round_up(n, kRowLanes);
-      LocalTensor<T> out = out_queue_.template AllocTensor<T>();
-      Duplicate(keys, 0.f, all);
-      ordered();
-      if (run.at >= 0) {
-        LocalTensor<T> raw = sum_queue_.template AllocTensor<T>();
-        rows_in(raw, kv_[run.at], run.count, v.D, v.kv_slot, v.D);
-        sum_queue_.EnQue(raw);
-        raw = sum_queue_.template DeQue<T>();
-        to_float(keys, raw, n);
-        ordered();
-        sum_queue_.FreeTensor(raw);
-        Muls(zeros, keys, 0.f, all);
-        ordered();
-        Compares(finite, zeros, 0.f, CMPMODE::EQ, static_cast<uint32_t>(all));
-        ordered();
-        Select(keys, finite, keys, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(all));
-        ordered();
-      }
-      from_float(out, keys, n);
-      out_queue_.EnQue(out);
-      ordered();
-      out = out_queue_.template DeQue<T>();
-      store_row(clean_keys_[static_cast<int64_t>(key - part.begin) * v.D], out, n);
-      out_queue_.FreeTensor(out);
-      key += run.count;
-    }
-  }
-
   // n rows of sums, from pair `at` on.
-  __aicore__ inline void add(const LocalTensor<float>& total, const LocalTensor<float>& sums, int32_t at, int32_t n) {
+  __aicore__ inline void add(const LocalTensor<float>& total, const LocalTensor<float>& sums, int32_t at,
+                             int32_t n) {
     const uint8_t row = static_cast<uint8_t>(v.D / 8), rows = static_cast<uint8_t>(n);
     for (int32_t d = 0; d < v.D; d += kRowLanes)
-      Mul(total[d], total[d], softmax_.blocks[at * 8], lanes(v.D - d), rows, BinaryRepeatParams(1, 1, 0, row, row, 1));
+      Mul(total[d], total[d], softmax_.blocks[at * 8], lanes(v.D - d), rows,
+          BinaryRepeatParams(1, 1, 0, row, row, 1));
     ordered();
     Add(total, total, sums, n * v.D);
     ordered();
@@ -232,7 +172,8 @@ class SwaVector {
   __aicore__ inline void divide_by() {
     if (v.has_sink) {
       softmax_.open();
-      for (int32_t i = 0; i < (pairs_ ? pairs_ : 1); ++i) softmax_.set_sink(i, sink_.GetValue(h0_ + (first_ + i) % heads_));
+      for (int32_t i = 0; i < (pairs_ ? pairs_ : 1); ++i)
+        softmax_.set_sink(i, sink_.GetValue(h0_ + (first_ + i) % heads_));
       softmax_.close();
     }
     poison_ = softmax_.divisors(v.has_sink != 0);
@@ -258,7 +199,9 @@ class SwaVector {
     store(out, at, n);
   }
   // Pairs of one row that follow pair i, at most n.
-  __aicore__ inline int32_t heads_from(int32_t i, int32_t n) const { return min_of(heads_ - (first_ + i) % heads_, n); }
+  __aicore__ inline int32_t heads_from(int32_t i, int32_t n) const {
+    return min_of(heads_ - (first_ + i) % heads_, n);
+  }
 
   __aicore__ inline void clear() {
     for (int32_t at = 0; at < pairs_; at += kRows) {
@@ -273,8 +216,8 @@ class SwaVector {
     out = out_queue_.template DeQue<T>();
     for (int32_t i = 0; i < n;) {
       const int32_t pair = first_ + at + i, count = heads_from(at + i, n - i);
-      rows_out(out_[(request_.g.t + pair / heads_) * v.out_t + (h0_ + pair % heads_) * v.out_h], out[i * v.D], count, v.D,
-               v.out_h, v.D);
+      rows_out(out_[(request_.g.t + pair / heads_) * v.out_t + (h0_ + pair % heads_) * v.out_h], out[i * v.D],
+               count, v.D, v.out_h, v.D);
       i += count;
     }
     out_queue_.FreeTensor(out);
@@ -284,16 +227,16 @@ class SwaVector {
   SwaRequest request_;
   SwaSoftmax<kGroup> softmax_;
   SwaTurn turn_;
-  GlobalTensor<T> kv_, out_, weights_, clean_keys_;
+  SwaClean<T> keys_;
+  GlobalTensor<T> out_, weights_;
   GlobalTensor<float> sink_, cos_sin_, scores_, sums_;
-  GlobalTensor<int32_t> word_;
   const bool second_;
-  int32_t h0_ = 0, heads_ = 0, first_ = 0, pairs_ = 0, count_ = 0, looked_ = 0, judged_ = 0;
+  int32_t h0_ = 0, heads_ = 0, first_ = 0, pairs_ = 0, count_ = 0;
   LocalTensor<float> poison_;
   TPipe pipe_;
   TQue<TPosition::VECIN, 1> score_queue_, sum_queue_;
-  TQue<TPosition::VECOUT, 1> weight_queue_, out_queue_, word_queue_;
-  TBuf<TPosition::VECCALC> clean_buffer_, finite_buffer_, range_buffer_, total_buffer_;
+  TQue<TPosition::VECOUT, 1> weight_queue_, out_queue_;
+  TBuf<TPosition::VECCALC> total_buffer_;
 };
 
 }  // namespace dsv4_ascend
