@@ -5,9 +5,9 @@
  * Head size D: a multiple of 16 from 32 to 512. cos_sin [max_pos, R]: fp32, columns [0, R/2) cos, [R/2, R) sin;
  * R is even, 2 <= R <= D. Rotated dims are the trailing R of a head, pairs (2i, 2i+1):
  *   (a, b) at position p becomes (a cos - b sin, a sin + b cos) with entry i of row p; the inverse has -sin.
- * All arithmetic is fp32 with one rounding to the output dtype, with one exception: for bf16, a backend may round
- * softmax weights to bf16 if it divides by the sum of the rounded ones (its matrix units do). A row's result depends on that row alone: it is
- * bit-equal in every batch, on every thread count.
+ * All arithmetic is fp32 with one rounding to the output dtype, with one exception: for bf16 and f16, a backend may
+ * round softmax weights to that dtype if it divides by the sum of the rounded ones (its matrix units do). A row's
+ * result depends on that row alone: it is bit-equal in every batch, on every thread count.
  */
 #ifndef DSV4SPEC_ATTENTION_H_
 #define DSV4SPEC_ATTENTION_H_
