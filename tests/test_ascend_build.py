@@ -97,6 +97,9 @@ def test_a29_new_way_compiles_every_op_with_the_toolkits_own_bisheng(tree, tmp_p
     source = (build / "kernels" / "ascendc" / "mhc_post.asc").read_text()
     assert source.startswith("#define DSV4_ASCEND_ASC 1\n")  # kernel types as specifiers
     assert source.index("/ascendc/mhc_post.cpp") < source.index("/ascendc/host/mhc_post.cpp")
+    included = "".join(path.read_text() for path in (build / "kernels" / "ascendc").glob("*.asc"))
+    files = {path.name for path in (ROOT / "kernels" / "ascendc").glob("*.cpp")} - {"plugin.cpp"}
+    assert all(included.count(f"/ascendc/{name}\"") == 1 for name in files)  # every kernel is in one source
     rows = json.loads((build / "compile_commands.json").read_text())
     plugin = next(r["command"] for r in rows if r["file"].endswith("plugin.cpp"))
     assert "-O3 -DNDEBUG" in plugin  # the toolkit's config has cleared them
@@ -209,6 +212,7 @@ def test_every_entry_has_its_kernel_type_for_both_ways(tmp_path):
         headers = "".join(name.read_text() for name in names if name.exists())
         meets = "SyncAll<" in text + headers or "CrossCoreSetFlag<0," in text + headers
         assert all(types[kind] == type_ for kind, type_ in entries), path
+        assert len({type_ for _, type_ in entries}) <= 1, f"{path}: ascendc_library takes the first type for the whole file"
         assert any("MEETING" in kind for kind, _ in entries) == meets, path
     source = tmp_path / "entries.cpp"
     source.write_text('#include "kernel.h"\n#undef __global__\n' + "".join(f"{n}: DSV4_{n}\n" for n in SPECIFIERS))

@@ -15,7 +15,7 @@
 // windows are cut at multiples of 256 in logical position. A row's bits do not depend on other rows, units or
 // numbers of cores: keys lie at multiples of 16 in products and of 64 in sums, and what a row does not see
 // adds an exact 0.
-// fp32: vector cores only (swa_exact.h), exact and untuned.
+// fp32: vector cores only (swa_exact.h), exact and untuned; in swa_paged_attention_f32.cpp.
 //
 // Bytes of a request: 2 * D * (keys + 2 * rows * H) in 16 bit if keys are read from memory once; the scratch
 // of a unit, 6 KB a pair at D = 512, is written and read in the second-level cache. Flops: 4 * D * H * rows *
@@ -32,16 +32,7 @@
 // buffer, KB of 184, D = 512, R = 64: scores 32, weights 16, softmax 38, sums 2 x 16, out 2 x 8, keys to be
 // cleaned 25, angles 2: 161. fp32: queries 32, sums 32, keys 64, products 16, weights 18, softmax 6, angles
 // 2: 170.
-#include "swa_exact.h"
 #include "swa_vector.h"
-
-extern "C" DSV4_VECTOR_KERNEL void dsv4_swa_paged_attention_f32(GM_ADDR q, GM_ADDR kv, GM_ADDR table,
-                                                                GM_ADDR starts, GM_ADDR lens, GM_ADDR sink,
-                                                                GM_ADDR mask, GM_ADDR cos_sin, GM_ADDR out,
-                                                                SwaTiling tiling) {
-  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  dsv4_ascend::SwaExact(q, kv, table, starts, lens, sink, mask, cos_sin, out, tiling).run();
-}
 
 #define DSV4_SWA_MIXED(suffix, T)                                                                            \
   extern "C" DSV4_MIXED_KERNEL void dsv4_swa_paged_attention_##suffix(                                       \
