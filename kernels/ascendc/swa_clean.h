@@ -4,6 +4,7 @@
 // the cube core takes those for the weighted sum: a weight of 0 times NaN would reach pairs that do not see
 // the key.
 #pragma once
+#include "mhc_vector.h"
 #include "swa_cube.h"
 
 namespace dsv4_ascend {
