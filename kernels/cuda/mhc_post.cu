@@ -70,6 +70,7 @@ cudaError_t launch_of(const MhcPostParams& p, cudaStream_t stream) {
 }
 
 int32_t launch_op(const MhcPostParams& p, const Launch& l) {
+  if (p.T > INT32_MAX) return refuse(l, "y: expected at most %d rows, got %lld", INT32_MAX, (long long)p.T);
   return status_of(l, p.residual.dtype == kBF16 ? launch_of<bf16>(p, stream_of(l)) : launch_of<float>(p, stream_of(l)));
 }
 

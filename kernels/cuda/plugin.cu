@@ -11,6 +11,7 @@ constexpr DLDeviceType kDevice = kDLCPU;
 const char* why_not() { return nullptr; }
 #else
 constexpr DLDeviceType kDevice = kDLCUDA;
+constexpr int kLeastShared = 163 * 1024;  // of a block: attention's tiles; sm_86 and sm_89, which run sm_80's code, have 99 KB
 
 // Why this machine cannot run the kernels. The run time is linked in and looks for the driver only now.
 const char* why_not() {
@@ -23,7 +24,15 @@ const char* why_not() {
     return text;
   }
   const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaSuccess && devices > 0) return nullptr;
+  if (error == cudaSuccess && devices > 0) {
+    int shared = 0;
+    const cudaError_t asked = cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0);
+    if (asked == cudaSuccess && shared >= kLeastShared) return nullptr;
+    std::snprintf(text, sizeof text, "GPU 0 lets a block have %d bytes of shared memory, the kernels need %d: compute "
+                  "capability 8.0, 9.0 or 10.0 (%s)", shared, kLeastShared, cudaGetErrorString(asked));
+    cudaGetLastError();
+    return text;
+  }
   std::snprintf(text, sizeof text, "%s: %s (driver for CUDA %d.%d, kernels built with CUDA %d.%d)",
                 error == cudaErrorInsufficientDriver ? "driver too old" : "no GPU",
                 error == cudaSuccess ? "the driver names no device" : cudaGetErrorString(error), driver / 1000,
