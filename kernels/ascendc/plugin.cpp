@@ -61,7 +61,7 @@ const char* why_not() {
 
 BackendTable& table() {
   static BackendTable t{kPluginAbi, kOpCount, DSV4_BACKEND_NAME, kBuild.source_hash, DSV4_TOOLCHAIN, DSV4_ARCHS,
-                        kDevice, &why_not, {}, {}};
+                        kDevice, &why_not, {}, {}, {}};
   return t;
 }
 

@@ -10,7 +10,7 @@ const HostServices* g_host = nullptr;
 namespace {
 BackendTable& table() {
   static BackendTable t{kPluginAbi, kOpCount, "cpu", kBuild.source_hash, kBuild.compiler, DSV4_CPU_LEVEL,
-                        kDLCPU, nullptr, {}, {}};
+                        kDLCPU, nullptr, {}, {}, {}};
   return t;
 }
 }  // namespace

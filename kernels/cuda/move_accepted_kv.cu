@@ -35,7 +35,7 @@ struct Moves {
 };
 
 template <class Piece>
-__global__ void __launch_bounds__(kMaxThreads) move_kernel(Moves v) {
+__global__ void __launch_bounds__(kMaxThreads, 1) move_kernel(Moves v) {
   DYN_SMEM(Piece, held);
   const int64_t first = static_cast<int64_t>(blockIdx.x) << v.shift, last = (int64_t{1} << v.shift) - 1;
   for (int64_t i = threadIdx.x; i < v.M << v.shift; i += blockDim.x) {
