@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA emulator as tests reach it: its C functions, its "device" memory as NumPy arrays, its settings."""
+"""The emulators as tests reach them: C functions, "device" memory as NumPy arrays, settings (here: CUDA's)."""
 from __future__ import annotations
 
 import contextlib
@@ -23,27 +23,35 @@ FOLDERS = {"": "", "asan": "emu_asan", "shadow": "emu_shadow"}
 
 
 class Emulator:
+    """An emulator's library. Its C functions are called ``<prefix>_report``, ``<prefix>_malloc`` and so on."""
+
+    prefix, defaults = "cuda_emu", DEFAULTS
+
     def __init__(self, path):
         self.lib = ctypes.CDLL(str(path))
-        self.lib.cuda_emu_report.restype = ctypes.c_char_p
-        self.lib.cuda_emu_counters.restype = ctypes.c_char_p
-        self.lib.cuda_emu_malloc.restype = ctypes.c_void_p
-        self.lib.cuda_emu_malloc.argtypes = [ctypes.c_size_t]
-        self.lib.cuda_emu_free.argtypes = [ctypes.c_void_p]
-        self.lib.cuda_emu_configure.argtypes = [ctypes.c_char_p, ctypes.c_long]
+        self._report = self._function("report", ctypes.c_char_p)
+        self._counters = self._function("counters", ctypes.c_char_p)
+        self._configure = self._function("configure", ctypes.c_int, ctypes.c_char_p, ctypes.c_long)
+        self._malloc = self._function("malloc", ctypes.c_void_p, ctypes.c_size_t)
+        self._function("free", ctypes.c_int, ctypes.c_void_p)
+
+    def _function(self, name, result, *arguments):
+        function = getattr(self.lib, f"{self.prefix}_{name}")
+        function.restype, function.argtypes = result, arguments
+        return function
 
     def report(self) -> str:
-        return self.lib.cuda_emu_report().decode()
+        return self._report().decode()
 
     def counters(self) -> dict:
-        return json.loads(self.lib.cuda_emu_counters())
+        return json.loads(self._counters())
 
     def clear(self) -> None:
-        self.lib.cuda_emu_clear()
+        getattr(self.lib, f"{self.prefix}_clear")()
 
     def configure(self, **settings) -> None:
         for key, value in settings.items():
-            assert self.lib.cuda_emu_configure(key.encode(), value) == 0, f"{key}={value} is refused"
+            assert self._configure(key.encode(), value) == 0, f"{key}={value} is refused"
 
     @contextlib.contextmanager
     def settings(self, **settings):
@@ -51,13 +59,14 @@ class Emulator:
         try:
             yield self
         finally:
-            self.configure(**{key: DEFAULTS[key] for key in settings})
+            self.configure(**{key: self.defaults[key] for key in settings})
 
     def array(self, shape, dtype) -> np.ndarray:
-        """Memory that ends where the array does (at a page out of reach), filled with NaN bytes; never given back."""
+        """Memory between guards (CUDA: it ends where the array does, at a page out of reach), filled with NaN bytes;
+        never given back."""
         dtype = np.dtype(dtype)
         count = int(np.prod(shape))
-        address = self.lib.cuda_emu_malloc(count * dtype.itemsize)
+        address = self._malloc(count * dtype.itemsize)
         assert address
         raw = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(address)
         return np.frombuffer(raw, dtype=dtype, count=count).reshape(shape)
