@@ -2,54 +2,23 @@
 #include "config.h"
 
 #include <climits>
-#include <cstdlib>
-#include <cstring>
+
+#include "../common/settings.h"
 
 namespace ascend_emu {
 std::string config_problem;
 
 namespace {
 
-struct Key {
-  const char* name;
-  long Config::*member;
-  long initial, least, most;
-};
-constexpr Key kKeys[] = {{"order", &Config::order, kEager, kEager, kShuffled},
+constexpr emu::Key<Config> kKeys[] = {{"order", &Config::order, kEager, kEager, kShuffled},
                          {"seed", &Config::seed, 1, 0, INT_MAX},
                          {"cores", &Config::cores, 4, 1, 48},
                          {"check", &Config::check, 1, 0, 1}};
 
-Config from_environment() {
-  Config c{};
-  for (const Key& key : kKeys) {
-    std::string name = std::string("ASCEND_EMU_") + key.name;
-    for (char& ch : name) ch = ch >= 'a' && ch <= 'z' ? static_cast<char>(ch - 'a' + 'A') : ch;
-    c.*key.member = key.initial;
-    const char* text = std::getenv(name.c_str());
-    if (!text || !*text) continue;
-    char* end = nullptr;
-    const long value = std::strtol(text, &end, 10);
-    if (*end || value < key.least || value > key.most)
-      config_problem += name + ": expected a number from " + std::to_string(key.least) + " to " +
-                        std::to_string(key.most) + ", got " + text + "\n";
-    else
-      c.*key.member = value;
-  }
-  return c;
-}
-
 }  // namespace
 
-Config config = from_environment();
+Config config = emu::from_environment("ASCEND_EMU_", kKeys, config_problem);
 
-bool configure(const char* key, long value) {
-  for (const Key& k : kKeys)
-    if (std::strcmp(k.name, key) == 0 && value >= k.least && value <= k.most) {
-      config.*k.member = value;
-      return true;
-    }
-  return false;
-}
+bool configure(const char* key, long value) { return emu::configure(config, kKeys, key, value); }
 
 }  // namespace ascend_emu
