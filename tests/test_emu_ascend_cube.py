@@ -222,7 +222,7 @@ void kernel(LocalTensor<float> f, LocalTensor<bfloat16_t> b, LocalTensor<half> h
 def test_types_are_refused_by_the_compiler(line, message):
     compiler = shutil.which("g++") or shutil.which("c++")
     if not compiler:
-        pytest.skip("no C++ compiler")
+        pytest.skip("gate: no C++ compiler")
     done = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{HERE}", "-x", "c++", "-"],
                           input=SNIPPET.format(line), text=True, capture_output=True)
     if message is None:
