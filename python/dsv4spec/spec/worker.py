@@ -117,7 +117,8 @@ class EagleWorker(PlainWorker):
         """Rows of a request in the verify window of a round of ``steps``, and KV rows that the round may write."""
         return (self.options.num_draft_tokens, self.window) if self.options.eagle_topk > 1 else (steps + 1, steps + 1)
 
-    # The three parts of a round read and write tensors of the device and nothing else, so that they can be captured.
+    # The three parts of a round read and write tensors of the device and nothing else (but for draft_p_min), so that
+    # they can be captured.
     def _draft(self, window: Window | StaticWindow, carried: dict[str, torch.Tensor], steps: int) -> tree.Draft:
         """First drafts, then steps - 1 NextN decode forwards, or fewer by draft_p_min (whose host read no capture may
         hold): row i of each window, at position s + i."""
