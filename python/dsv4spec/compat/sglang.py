@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's speculative ops: ``sgl_kernel``'s tree ops, ``hc_pre`` / ``hc_post`` and position padding of its NPU path.
+
+An engine switches by its import: ``from dsv4spec.compat.sglang import build_tree_kernel_efficient``. Releases of
+``sgl_kernel`` spell the link tensors ``retrive_*`` or ``retrieve_*``; as keywords both are taken.
+
+SGLang's skip marker (slot 0) appears in no function here: none of them takes slots.
+"""
+from __future__ import annotations
+
+import enum
+import functools
+import warnings
+
+import torch
+
+from dsv4spec import ops
+
+__all__ = ["TreeMaskMode", "build_tree_kernel_efficient", "fill_verify_positions_cmp_padding_one",
+           "fill_verify_positions_cmp_padding_one_device", "hc_post", "hc_pre", "verify_tree_greedy"]
+
+
+class TreeMaskMode(enum.IntEnum):
+    """Layout of ``tree_mask``, by SGLang's numbers."""
+
+    FULL_MASK = 0
+    QLEN_ONLY = 1
+    QLEN_ONLY_BITPACKING = 2
+
+
+def _either_spelling(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(*args, **{name.replace("retrive_", "retrieve_"): value for name, value in kwargs.items()})
+
+    return call
+
+
+@_either_spelling
+def build_tree_kernel_efficient(parent_list, selected_index, verified_seq_len, tree_mask, positions, retrieve_index,
+                                retrieve_next_token, retrieve_next_sibling, topk, depth, draft_token_num,
+                                tree_mask_mode=TreeMaskMode.FULL_MASK) -> None:
+    """Positions, links and mask of the draft trees, written into the caller's tensors (B requests, n nodes each).
+
+    As ``sgl_kernel.build_tree_kernel_efficient``; the op is :func:`dsv4spec.ops.build_tree`. Three differences, all on
+    the safe side: the prefix columns of a full mask are filled here too; rows of a request with
+    ``verified_seq_len <= 0`` (graph padding) stay as the caller filled them; a node whose parent was not selected
+    never sends a walk out of bounds (it is left out of the links, as there, and on the CPU a RuntimeWarning says so).
+
+    Args:
+        parent_list: ``[B, topk*(depth-1)+1]`` int64, ``[B, 0]`` for depth 1. selected_index: ``[B, n-1]`` int64.
+        verified_seq_len: ``[B]`` int64, committed lengths.
+        tree_mask: FULL_MASK: bool, at least ``n*sum(verified_seq_len) + n*n*B``; QLEN_ONLY: bool, ``B*n*n``;
+            QLEN_ONLY_BITPACKING: ``B*n`` uint8 (n <= 8), uint16 (n <= 16) or uint32 (n <= 32). Of any shape with
+            that many elements, contiguous.
+        positions: ``[B*n]`` or ``[B, n]`` int64. retrieve_index, retrieve_next_token, retrieve_next_sibling:
+            ``[B, n]`` int64; -1 = none.
+        topk, depth, draft_token_num: k, steps of the draft, n with the root.
+        tree_mask_mode: a :class:`TreeMaskMode` or its number.
+
+    Raises:
+        ValueError: an argument outside the contract of ``build_tree``.
+    """
+    mode, B, n = TreeMaskMode(tree_mask_mode), verified_seq_len.shape[0], draft_token_num
+    mask = tree_mask
+    if mode is TreeMaskMode.QLEN_ONLY:
+        mask = tree_mask.view(B, n, n)
+    elif mode is TreeMaskMode.QLEN_ONLY_BITPACKING:
+        mask = tree_mask.view(B, n)
+    tokens = torch.empty(B, n, dtype=torch.int64, device=positions.device)  # of no use here: sgl_kernel has no tokens
+    status = torch.empty(B, dtype=torch.int32, device=positions.device)
+    ops.build_tree(verified_seq_len, parent_list, selected_index, selected_index, verified_seq_len, topk=topk,
+                   num_steps=depth, num_draft_tokens=n, mask_mode=("full", "qlen", "qlen_bits")[mode],
+                   tree_mask=tree_mask if mode is TreeMaskMode.FULL_MASK else None, status=status,
+                   out=(tokens, positions.view(-1), retrieve_index, retrieve_next_token, retrieve_next_sibling, mask))
+    if status.device.type == "cpu" and status.any():
+        rows = status.nonzero().flatten().tolist()
+        warnings.warn(f"build_tree_kernel_efficient: requests {rows} have a draft token whose parent was not selected; "
+                      "it is left out", RuntimeWarning, stacklevel=3)
+
+
+@_either_spelling
+def verify_tree_greedy(predicts, accept_index, accept_token_num, candidates, retrieve_index, retrieve_next_token,
+                       retrieve_next_sibling, target_predict) -> None:
+    """Accept the path of the Target's argmax; the first three tensors are written.
+
+    As ``sgl_kernel.verify_tree_greedy``; the op is :func:`dsv4spec.ops.verify_tree_greedy`. Entries of ``predicts``
+    and ``accept_index`` that the walk does not reach keep the caller's values, as there.
+
+    Args:
+        predicts: int32, at least ``B*n`` elements, contiguous. accept_index: ``[B, num_steps+1]`` int32, usually
+            filled with -1. accept_token_num: ``[B]`` int32, becomes the number of accepted drafts (bonus not counted).
+        candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict: ``[B, n]`` int64.
+
+    Raises:
+        ValueError: an argument outside the contract of ``verify_tree_greedy``.
+    """
+    B, n = candidates.shape
+    flat = predicts.view(-1)[:B * n]
+    fresh = torch.full_like(flat, -1), torch.full_like(accept_index, -1)
+    ops.verify_tree_greedy(candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict,
+                           num_steps=accept_index.shape[1] - 1, out=(*fresh, accept_token_num))
+    for kept, new in zip((flat, accept_index), fresh, strict=True):
+        kept.copy_(torch.where(new >= 0, new, kept))
+
+
+def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult, hc_sinkhorn_iters, norm_eps, hc_eps):
+    """``torch.ops.custom.npu_hc_pre`` of SGLang's NPU path: open an mHC sub-layer. The op: ``mhc_pre``, without norm.
+
+    Args:
+        x: ``[..., hc_mult, d]`` bfloat16, float16 or float32, any leading dimensions.
+        hc_fn: ``[(2+hc)*hc, hc*d]``, hc_scale: ``[3]``, hc_base: ``[(2+hc)*hc]``, all float32.
+        hc_mult, hc_sinkhorn_iters, norm_eps, hc_eps: streams, Sinkhorn steps, epsilons of statistics and mixes.
+
+    Returns:
+        (y ``[..., d]`` of x's dtype, post ``[..., hc]`` float32, comb ``[..., hc, hc]`` float32).
+
+    Raises:
+        ValueError: ``hc_mult`` is not x's number of streams, or an argument outside the contract of ``mhc_pre``.
+    """
+    if x.shape[-2] != hc_mult:
+        raise ValueError(f"hc_pre: hc_mult: expected {x.shape[-2]} as x has it, got {hc_mult}")
+    y, post, comb = ops.mhc_pre(x.reshape(-1, *x.shape[-2:]), hc_fn, hc_base, hc_scale, rms_eps=norm_eps, hc_eps=hc_eps,
+                                sinkhorn_iters=hc_sinkhorn_iters)
+    lead = x.shape[:-2]
+    return y.view(*lead, x.shape[-1]), post.view(*lead, hc_mult), comb.view(*lead, hc_mult, hc_mult)
+
+
+def hc_post(x, residual, post, comb):
+    """``torch.ops.custom.npu_hc_post``: close an mHC sub-layer. The op: ``mhc_post``.
+
+    Args:
+        x: ``[..., d]``, residual: ``[..., hc, d]`` of its dtype, post: ``[..., hc]``, comb: ``[..., hc, hc]`` float32.
+
+    Returns:
+        The new streams, ``[..., hc, d]`` of residual's dtype.
+
+    Raises:
+        ValueError: an argument outside the contract of ``mhc_post``.
+    """
+    hc, d = residual.shape[-2:]
+    return ops.mhc_post(x.reshape(-1, d), residual.reshape(-1, hc, d), post.reshape(-1, hc),
+                        comb.reshape(-1, hc, hc)).view(residual.shape)
+
+
+def fill_verify_positions_cmp_padding_one_device(positions, dst, *, ratio, live_seq_lens, n_draft) -> None:
+    """Fill ``dst`` with the RoPE positions of the compressed entries of a verify step; device values only.
+
+    As the helper of SGLang's Ascend backend; the op: ``verify_positions_padding``. ``dst`` may have any length: what does
+    not fit is cut, what is left over becomes 0.
+
+    Args:
+        positions: ``[B*n_draft]`` int64. dst: int64, written. live_seq_lens: ``[B]`` int32 or int64, committed lengths
+            *before* the window; 0 is graph padding. ratio: 4 or 128. n_draft: rows of each request.
+
+    Raises:
+        ValueError: an argument outside the contract of ``verify_positions_padding``.
+    """
+    filled = ops.verify_positions_padding(positions, live_seq_lens, num_draft_tokens=n_draft, ratio=ratio)
+    count = min(len(filled), len(dst))
+    dst[:count].copy_(filled[:count])
+    dst[count:].zero_()
+
+
+def fill_verify_positions_cmp_padding_one(positions, dst, *, ratio, seq_lens_cpu, n_draft) -> None:
+    """As :func:`fill_verify_positions_cmp_padding_one_device`, from *final* lengths: live + n_draft, 0 for padding.
+
+    ``seq_lens_cpu`` (``[B]`` int32 or int64) may be on the host; a length of 1..n_draft is a window that starts at an
+    empty request and counts as padding.
+    """
+    live = torch.clamp(seq_lens_cpu.to(positions.device) - n_draft, min=0)
+    fill_verify_positions_cmp_padding_one_device(positions, dst, ratio=ratio, live_seq_lens=live, n_draft=n_draft)
