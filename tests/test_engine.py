@@ -119,6 +119,21 @@ def test_backend_by_name_or_from_around(folders, backend):
     assert ops.current_backend() is None
 
 
+def test_ops_that_ran_their_reference_are_told_per_engine(folders, monkeypatch):
+    """One kernel is taken away: only the engine that asked for the reference lists it, until its metrics are reset."""
+    whole = engine(folders["whole"], backend="cpu", missing="error")
+    for name in ("backend_ops", "_kernels_everywhere"):
+        monkeypatch.setattr(ops._dispatch, name, lambda backend: frozenset(ops.OPS) - {"mhc_post"})
+    helped = engine(folders["whole"], backend="cpu", missing="reference")
+    ops.clear_used_reference()
+    for e, listed in ((helped, ["mhc_post"]), (whole, []), (helped, ["mhc_post"])):
+        e.generate(["abc"], GREEDY)
+        assert e.metrics()["reference_ops"] == listed
+    assert ops.used_reference() == []  # of calls outside engines
+    helped.reset_metrics()
+    assert helped.metrics()["reference_ops"] == []
+
+
 @pytest.mark.parametrize("prompts, text", [
     ([[]], r"prompt: expected 1\.\.255 tokens"), ([[1] * 256], r"prompt: expected 1\.\.255 tokens .*, got 256"),
     ([[5], [258]], "prompt: expected token ids 0..257, got 258"), ([[-1]], "prompt: expected token ids"),

@@ -88,7 +88,7 @@ class Engine:
         self.device = resolve_device(device)
         self.backend = backend if backend is not None else ops.current_backend()
         self.missing = missing or ("reference" if self.device.type == "cpu" else "error")
-        ops.clear_used_reference()
+        self._reference_ops: set[str] = set()
         with self._routed():
             wanted = None if speculative == "auto" else speculative is not None
             self.dtype = resolve_dtype(dtype, self.device, directory)
@@ -194,14 +194,15 @@ class Engine:
     # ------------------------------------------------------------------------------------------------- metrics
     def metrics(self) -> dict:
         """Counters since the start or :meth:`reset_metrics` (keys: spec/metrics.py), and ``reference_ops``."""
-        return {**self._scheduler.metrics.report(), "reference_ops": ops.used_reference()}
+        return {**self._scheduler.metrics.report(), "reference_ops": sorted(self._reference_ops)}
 
     def reset_metrics(self) -> None:
         self._scheduler.metrics.reset()
+        self._reference_ops.clear()
 
     # ------------------------------------------------------------------------------------------------- helpers
     def _routed(self):
-        return ops.use_backend(self.backend, missing=self.missing)
+        return ops.use_backend(self.backend, missing=self.missing, used=self._reference_ops)
 
     def _requests(self, prompts, params) -> list[Request]:
         """All are checked before one is queued."""

@@ -76,25 +76,29 @@ def backend_ops(name: str) -> frozenset[str]:
 
 
 @contextlib.contextmanager
-def use_backend(name: str | None, *, missing: str = "error"):
+def use_backend(name: str | None, *, missing: str = "error", used: set[str] | None = None):
     """Route every op of the process to one backend inside a ``with`` block.
 
     Args:
         name: one of ``BACKENDS``, or None for the backend of the tensors' device.
         missing: ``"error"`` (an op without a kernel raises :class:`MissingKernel`) or ``"reference"`` (such
             an op runs its torch reference; ``used_reference()`` lists the ops that did).
+        used: a set that takes the names of those ops instead of ``used_reference()``.
 
     Raises:
         ValueError: unknown name or policy. RuntimeError: the backend cannot be loaded; the text says why.
     """
     if missing not in ("error", "reference"):
         raise ValueError(f"use_backend: missing: expected 'error' or 'reference', got {missing!r}")
-    before = (_route.name, _route.missing)
+    before, list_before = (_route.name, _route.missing), _route.used_reference
     _set_route(name, missing)
+    if used is not None:
+        _route.used_reference = used
     try:
         yield
     finally:
         _set_route(*before)
+        _route.used_reference = list_before
 
 
 def _set_route(name: str | None, missing: str) -> None:
