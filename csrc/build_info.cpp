@@ -7,6 +7,7 @@
 
 namespace dsv4 {
 
-const BuildInfo kBuild{DSV4_VERSION, DSV4_GIT_HASH, DSV4_SOURCE_HASH, kBuildSummary, DSV4_COMPILER};
+const BuildInfo kBuild{DSV4_VERSION, DSV4_GIT_HASH, DSV4_SOURCE_HASH, kBuildSummary, DSV4_COMPILER,
+                       kBuildOptions};
 
 }  // namespace dsv4

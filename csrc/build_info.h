@@ -10,6 +10,7 @@ struct BuildInfo {
   const char* source_hash;  // over csrc/, include/ and kernels/; see cmake/stamp.cmake
   const char* summary;      // one line a backend: "NAME: built ..." or "NAME: not built: REASON"
   const char* compiler;
+  const char* options;      // one line an option of CMake: NAME=VALUE
 };
 
 extern const BuildInfo kBuild;

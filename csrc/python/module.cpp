@@ -195,4 +195,6 @@ PYBIND11_MODULE(_C, m) {
   m.attr("git_hash") = kBuild.git_hash;
   m.attr("source_hash") = kBuild.source_hash;
   m.attr("build_summary") = kBuild.summary;
+  m.attr("build_options") = kBuild.options;
+  m.attr("compiler") = kBuild.compiler;
 }

@@ -2,6 +2,7 @@
 """dsv4spec: kernels and a minimal worker for DeepSeek-V4 MTP / NextN speculative decoding."""
 import importlib
 
+from ._stamp import warn_if_stale
 from ._version import __version__
 
 try:
@@ -16,6 +17,7 @@ except ModuleNotFoundError as e:
 if _C.version != __version__:
     raise ImportError(f"dsv4spec: the Python files in {__path__[0]} are of version {__version__}, the compiled part "
                       f"({_C.__file__}) of version {_C.version}; rebuild with: pip install .")
+warn_if_stale(__path__[0], _C.source_hash)
 
 from . import ops
 from .ops import use_backend
@@ -35,4 +37,11 @@ __all__ = ["ops", "use_backend", "__version__", *_LAZY]
 def __getattr__(name: str):
     if name not in _LAZY:
         raise AttributeError(f"module 'dsv4spec' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"dsv4spec.{_LAZY[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"dsv4spec.{_LAZY[name]}"), name)
+    except ModuleNotFoundError as error:
+        from ._extras import MODELS, needs
+
+        if error.name not in MODELS:
+            raise
+        raise ModuleNotFoundError(needs(f"dsv4spec.{name}", error.name), name=error.name) from None

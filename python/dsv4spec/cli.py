@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 
+from ._extras import MODELS, needs
 from ._version import __version__
 
 # name: (module, one line of help)
@@ -18,9 +19,6 @@ COMMANDS = {
     "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
     "inspect": ("dsv4spec.inspect_cmd", "layers, dtypes and sizes of a checkpoint, and what is missing"),
 }
-
-
-MODELS = ("torch", "safetensors", "tokenizers")  # the extra of the same name
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in MODELS:
             raise
-        print(f"dsv4spec: error: {args.command} needs {error.name}: pip install 'dsv4spec[models]'", file=sys.stderr)
+        print(f"dsv4spec: error: {needs(args.command, error.name)}", file=sys.stderr)
         return 1
 
 

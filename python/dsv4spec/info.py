@@ -8,8 +8,10 @@ import platform
 import sys
 from pathlib import Path
 
-from . import _C
+from . import _C, _machine, _stamp, variables
 from .ops import OPS
+
+SCHEMA = 1  # of build_info(): a key that goes or changes its meaning raises it, a new one does not
 
 TORCH_LOWEST = (2, 10)  # the extra [models] asks for it
 
@@ -21,69 +23,78 @@ def backends() -> dict[str, dict]:
 
 
 def build_info() -> dict:
-    """Everything that ``dsv4spec info --json`` prints, as plain dicts, lists and strings.
+    """Everything that ``dsv4spec info --json`` prints, as plain dicts, lists and strings: what a bug report needs.
 
-    Keys: ``version``, ``git_hash``, ``source_hash``, ``abi_version``, ``summary`` (what the build said, one line a
-    backend), ``package_dir``, ``python``, ``platform``, ``numpy``, ``torch``, ``torch_why_not``, ``cpu`` (``model``,
-    ``cores``, ``threads``, ``level``, ``forced``, ``levels``), ``backends`` (:func:`backends`), ``ops`` (per op and
-    backend: does it have a kernel).
+    Keys: ``schema`` (1), ``version``, ``git_hash``, ``source_hash``, ``checkout_hash`` (of the source tree around an
+    editable install; None: installed) and ``stale`` (None, or one sentence when the two differ), ``abi_version``,
+    ``summary`` (what the build said, one line a backend), ``build`` (``compiler``, ``options``), ``package_dir``,
+    ``libraries`` (bytes per file), ``python``, ``executable``, ``platform``, ``system`` (``name``, ``kernel``,
+    ``machine``, ``libc``), ``numpy``, ``torch``, ``torch_why_not``, ``torch_cuda``, ``packages``, ``drivers``
+    (``nvidia``, ``ascend``), ``cpu`` (``model``, ``cores``, ``threads``, ``level``, ``forced``, ``levels``, ``flags``),
+    ``variables`` (those set) and ``unknown_variables`` (misspelt ones), ``backends`` (:func:`backends`), ``ops`` (per op
+    and backend: does it have a kernel). A version that is not there is None.
     """
     import numpy
 
     rows = backends()
-    torch_version, torch_why_not = _torch()
+    torch_version, torch_why_not, torch_cuda = _torch()
+    package = Path(__file__).parent
     return {
+        "schema": SCHEMA,
         "version": _C.version,
         "git_hash": _C.git_hash,
         "source_hash": _C.source_hash,
+        "checkout_hash": _stamp.checkout_hash(str(package)),
+        "stale": _stamp.staleness(str(package), _C.source_hash),
         "abi_version": _C.abi_version,
         "summary": _C.build_summary,
-        "package_dir": str(Path(__file__).parent),
+        "build": {"compiler": _C.compiler,
+                  "options": dict(line.split("=", 1) for line in _C.build_options.splitlines())},
+        "package_dir": str(package),
+        "libraries": {str(p.relative_to(package)): p.stat().st_size for p in sorted(package.rglob("*.so"))},
         "python": platform.python_version(),
+        "executable": sys.executable,
         "platform": platform.platform(),
+        "system": _machine.system(),
         "numpy": numpy.__version__,
         "torch": torch_version,
         "torch_why_not": torch_why_not,
+        "torch_cuda": torch_cuda,
+        "packages": _machine.packages(),
+        "drivers": _machine.drivers(),
         "cpu": _cpu(rows["cpu"]),
+        "variables": variables.settings(),
+        "unknown_variables": variables.unknown(),
         "backends": rows,
         "ops": {name: {"reference": True, **{b: name in row.get("ops", ()) for b, row in rows.items()}}
                 for name in sorted(OPS)},
     }
 
 
-def _torch() -> tuple[str | None, str | None]:
+def _torch() -> tuple[str | None, str | None, str | None]:
+    """Version, what is wrong with it, and the CUDA release it was built for."""
     try:
         import torch
     except (ImportError, OSError) as e:  # OSError: one of its libraries is missing
-        return None, f"{type(e).__name__}: {e}"
-    version = torch.__version__
+        return None, f"{type(e).__name__}: {e}", None
+    version, cuda = torch.__version__, torch.version.cuda
     if tuple(int(n) for n in version.split(".")[:2]) < TORCH_LOWEST:
-        return version, f"the models need torch {TORCH_LOWEST[0]}.{TORCH_LOWEST[1]} or newer"
-    return version, None
+        return version, f"the models need torch {TORCH_LOWEST[0]}.{TORCH_LOWEST[1]} or newer", cuda
+    return version, None, cuda
 
 
 def _cpu(row: dict) -> dict:
     folder = Path(__file__).parent / "lib"
     return {
-        "model": _cpu_model(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "model": _machine.cpu_model(),
+        "cores": _machine.cores(),
         "threads": _C.get_num_threads(),
         "level": row.get("archs"),
         "forced": os.environ.get("DSV4SPEC_CPU_LEVEL") or None,
         "levels": {name: {"built": (folder / f"libdsv4spec_cpu_{name}.so").exists(), "runs_here": runs_here}
                    for name, runs_here in _C.cpu_levels().items()},
+        "flags": _machine.cpu_flags(),
     }
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo") as f:
-            for line in f:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:  # not Linux
-        pass
-    return platform.machine()
 
 
 def format_info(info: dict) -> str:
@@ -93,8 +104,13 @@ def format_info(info: dict) -> str:
         f"dsv4spec {info['version']}, git {info['git_hash']}, sources {info['source_hash']}, "
         f"ABI {info['abi_version']}",
         f"in {info['package_dir']}",
+        *filter(None, [info["stale"]]),
         f"Python {info['python']}, numpy {info['numpy']}, torch "
         + ": ".join(filter(None, (info["torch"] or "none", info["torch_why_not"]))),
+        "on " + ", ".join([info["system"]["name"], info["system"]["machine"], info["system"]["libc"],
+                           *(f"{name} driver {v}" for name, v in info["drivers"].items() if v)]),
+        *(f"{name}={value}" + (": not a variable of dsv4spec" if name in info["unknown_variables"] else "")
+          for name, value in info["variables"].items()),
         "",
         "build",
         *("  " + line for line in info["summary"].splitlines()),

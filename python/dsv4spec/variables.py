@@ -66,12 +66,16 @@ TABLE = tuple(Variable(*row) for row in (
     ("ASCEND_HOME_PATH", "foreign", "none", "the CANN toolkit, by its `set_env.sh`", ("cmake/backends.cmake",)),
     ("ASCEND_TOOLKIT_HOME", "foreign", "none", "the same, where `ASCEND_HOME_PATH` is not set", ("cmake/backends.cmake",)),
     ("SOC_VERSION", "foreign", "what `npu-smi` says", "the NPU's chip, for CANN 8", ("kernels/ascendc/CMakeLists.txt",)),
-    ("PIP_ARGS", "foreign", "none", "passed on to pip by make", ("Makefile",)),
     ("OMP_WAIT_POLICY", "foreign", "`PASSIVE` in the commands", "torch's threads wait without spinning",
      ("python/dsv4spec/cli.py",)),
     ("CI", "foreign", "none", "`true`: a test that lacks a tool of the machine fails instead of being skipped",
      ("tests/conftest.py",)),
 ))
+
+
+def unknown() -> list[str]:
+    """Variables that are set and look like one of dsv4spec, but are none: misspelt ones."""
+    return [name for name in settings() if name.startswith("DSV4SPEC_") and name not in {row.name for row in TABLE}]
 
 
 def settings() -> dict[str, str]:

@@ -6,12 +6,18 @@ import importlib
 import inspect
 
 from dsv4spec import _C
+from dsv4spec._extras import needs
 
 
 def run(op_, args, kwargs):
     """Check the contract by the C ABI (which launches nothing), then run the reference into the outputs. A
     reference that takes ``out`` gets the caller's, to read there what padding rows keep."""
-    import torch
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise ModuleNotFoundError(needs(f"{op_.name}: the reference", "torch"), name="torch") from None
 
     before = _C.check_only(True)  # of this thread: calls of others go on launching
     try:
