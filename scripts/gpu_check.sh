@@ -110,7 +110,7 @@ import sys
 sys.path.insert(0, "tests")
 import torch
 from samples import SAMPLES
-from dsv4spec import bench_timing, ops
+from dsv4spec import bench_check, ops
 from dsv4spec.ops.table import NO_KERNEL
 
 device, wrong = sys.argv[1], []
@@ -121,8 +121,8 @@ for name in sorted(set(SAMPLES) - NO_KERNEL["cuda"]):
         args, kwargs = SAMPLES[name]()
         args = [move(a) for a in args]
         out = getattr(ops, name)(*args, **{k: move(v) for k, v in kwargs.items()})
-        results.append([t.cpu() for t in bench_timing.tensors((out, args))])
-    why = bench_timing.difference(*results)
+        results.append([t.cpu() for t in bench_check.tensors((out, args))])
+    why = bench_check.difference(*results)
     wrong += [f"{name}: {why}"] if why else []
     print(name, why or "right")
 sys.exit("; ".join(wrong) or 0)
@@ -138,10 +138,10 @@ else
 fi
 
 # ---------------------------------------------------------------------------------------------------------- benchmarks
-sizes=(flash pro)
-[[ $device == cuda ]] || sizes=(tiny)
-step bench 160 "$python" -m dsv4spec.cli bench ops --device "$device" --sizes "${sizes[@]}" --budget 120 \
-  --compile "$([[ $device == cuda ]] && echo first || echo none)" --json "$out/ops.json"
+ops=() shapes=flash,pro against=torch,compile:first,peers
+[[ $device == cuda ]] || { ops=(mhc_post build_tree) shapes=tiny against=none; }
+step bench 160 "$python" -m dsv4spec.cli bench "${ops[@]}" --backend "$device" --shapes "$shapes" --against "$against" --budget 120 \
+  --json "$out/ops.json"
 
 if ((${#failed[@]})); then
   echo "gpu_check: FAILED: ${failed[*]} (logs in $out)" >&2

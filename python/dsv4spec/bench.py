@@ -1,23 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dsv4spec bench NAME``: a table of benchmarks, each a module with ``add_arguments(parser)`` and ``run(args)``."""
+"""``dsv4spec bench [OP ...]``: ops against what the machine can do and against torch (docs/benchmarks.md says how it is
+measured). A result that is not the reference's is not timed, and the command fails. An emulated backend has no time:
+what its counters say is printed instead."""
 from __future__ import annotations
 
 import argparse
-import importlib
+import json
+import sys
+import time
 
-# name: (module, one line of help)
-BENCHES = {
-    "e2e": ("dsv4spec.bench_e2e", "the model plain and speculative, against transformers on the same weights"),
-    "ops": ("dsv4spec.bench_ops", "every op at the sizes of Flash and Pro, against the roofs of the machine and torch"),
-}
+from .generate import positive
+
+EMULATED = ("cuda_emu", "ascend_emu")
+BACKENDS = ("cpu", "cuda", "npu", "reference", *EMULATED)
+AGAINST = ("torch", "compile", "compile:first", "transformers", "peers")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    benches = parser.add_subparsers(dest="bench", required=True, metavar="NAME")
-    for name, (module_name, text) in BENCHES.items():
-        bench = benches.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
-        importlib.import_module(module_name).add_arguments(bench)
+    parser.add_argument("op", nargs="*", metavar="OP", help="these ops only (default: all)")
+    parser.add_argument("--list", action="store_true", help="the ops, their parameters and formulas, and measure nothing")
+    parser.add_argument("--shapes", default="flash", metavar="NAME|FILE", help="flash, pro, tiny, several with commas, or a "
+                        "JSON list of cases {\"op\": NAME, PARAMETER: VALUE, ...} (flash)")
+    parser.add_argument("--cases", metavar="TEXT", help="cases whose label has this text only, as T=4096")
+    parser.add_argument("--backend", choices=BACKENDS, help="default: cuda if torch sees a GPU, else cpu")
+    parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the activations (default: bfloat16)")
+    parser.add_argument("--against", default="torch", metavar="NAMES",
+                        help="what to compare with, with commas: torch, compile (or compile:first: an op's first case only), "
+                             "transformers, peers; or none (torch)")
+    parser.add_argument("--budget", type=positive, metavar="SECONDS",
+                        help="when they are over, what is left is listed as not measured")
+    parser.add_argument("--json", metavar="F", help="write everything to this file")
+    parser.add_argument("--plot", metavar="F.png", help="roofline, and time against rows, context and batch")
 
 
 def run(args: argparse.Namespace) -> int:
-    return importlib.import_module(BENCHES[args.bench][0]).run(args)
+    try:
+        for path in filter(None, (args.json, args.plot)):
+            open(path, "a", encoding="utf-8").close()  # a place that cannot be written fails now, not at the end
+        if args.plot:
+            from .bench_plot import pyplot
+
+            pyplot()
+        return _run(args)
+    except (ValueError, RuntimeError, OSError) as error:
+        print(f"dsv4spec: error: bench: {error}", file=sys.stderr)
+        return 1
+
+
+def _run(args) -> int:
+    import torch
+
+    from . import bench_report, use_backend
+
+    cases = chosen(args)
+    if args.list:
+        print(bench_report.listing(cases))
+        return 0
+    backend = args.backend or ("cuda" if torch.cuda.is_available() else "cpu")
+    if backend in EMULATED:
+        if args.plot:
+            raise ValueError(f"--plot: {backend} is emulated: there is no time to plot")
+        from . import bench_emulated
+
+        result = bench_emulated.run(backend, cases, args.budget)
+    else:
+        with use_backend(backend if backend == "reference" else None), torch.no_grad():
+            result = measured(args, backend, cases)
+    if args.json:
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump(result, file, indent=1)
+            file.write("\n")
+    if args.plot:
+        from .bench_plot import plot
+
+        plot(result, args.plot)
+    print(bench_report.summary(result))
+    return 1 if result["refused"] else 0
+
+
+def chosen(args) -> list:
+    """The cases that the arguments ask for. ValueError: none, or a name that there is not."""
+    from . import bench_cases
+    from .ops import OPS
+
+    if unknown := sorted(set(args.op) - set(OPS)):
+        raise ValueError(f"OP: expected some of {', '.join(sorted(OPS))}, got {', '.join(unknown)}")
+    names = args.shapes.split(",")
+    if set(names) <= set(bench_cases.SIZES):
+        cases = [case for name in names for case in bench_cases.cases(name, args.dtype)]
+    elif args.shapes.endswith(".json"):
+        cases = bench_cases.read_shapes(args.shapes, args.dtype)
+    else:
+        raise ValueError(f"--shapes: expected some of {', '.join(bench_cases.SIZES)} or a .json file, got {args.shapes}")
+    cases = [c for c in cases if (not args.op or c.op in args.op) and (not args.cases or args.cases in c.label)]
+    if not cases:
+        raise ValueError(f"--shapes {args.shapes}{f' --cases {args.cases}' if args.cases else ''}: no case is left")
+    return cases
+
+
+def measured(args, backend: str, cases) -> dict:
+    """All figures as a dict, printed line by line as they come."""
+    import torch
+
+    from . import bench_measure, bench_report, bench_roofs, bench_timing
+
+    against = [] if args.against == "none" else args.against.split(",")
+    if unknown := sorted(set(against) - set(AGAINST)):
+        raise ValueError(f"--against: expected some of {', '.join(AGAINST)}, or none, got {', '.join(unknown)}")
+    device = torch.device(backend if backend in ("cuda", "npu") else "cpu")
+    if backend == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("--backend cuda: torch sees no GPU")
+    if backend == "npu":
+        from .placement import resolve_device
+
+        resolve_device("npu")
+    clock = bench_timing.Clock(device)
+    small = all(case.size == "tiny" for case in cases)
+    roofs = bench_roofs.measure(clock, small)
+    once = "compile:first" in against
+    against = [name.partition(":")[0] for name in against]
+    result = bench_report.conditions(backend, device, clock) | {
+        "against": against, "roofs": roofs.report(), "lines": [], "refused": [], "no_kernel": [], "not_measured": []}
+    print(bench_report.head(result, roofs, against), flush=True)
+    end = time.monotonic() + args.budget if args.budget else float("inf")
+    have = bench_report.kernels(backend)
+    for case in cases:
+        name = f"{case.op} {case.size} {case.label}"
+        if case.op not in have:
+            result["no_kernel"].append(name)
+        elif time.monotonic() > end:
+            result["not_measured"].append(name)
+        else:
+            first = case.op not in {line["op"] for line in result["lines"]}
+            try:
+                line = bench_measure.measure(case, clock, roofs, [n for n in against if n != "compile" or first or not once])
+            except bench_measure.Refused as why:
+                result["refused"].append({"case": name, "why": str(why)})
+                print(f"{name}: REFUSED: {why}", flush=True)
+                continue
+            result["lines"].append(line)
+            print(bench_report.row(line, against), flush=True)
+    return result

@@ -1,219 +1,200 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``bench ops`` measures: every op at the sizes of DeepSeek-V4 Flash and Pro, with the bytes that it must move and the
-floating-point operations that it must do at least. Data are random; their values change no kernel's work."""
+"""What ``dsv4spec bench`` measures: for every op the parameters of a call, how its arguments are made, and formulas of the
+bytes that it must at least read and write once and of its floating-point operations. Formulas are Python expressions in the
+parameters, so that what ``--list`` shows is what is computed. Data are random; their values change no kernel's work."""
 from __future__ import annotations
 
+import functools
+import json
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Callable, Iterator
 
 import torch
 
-HC, N = 4, 4  # residual streams; rows of a verify window
-MEMORY, HALF, QUICK = "memory", "half", "quick"  # goals, see bench_ops.GOALS
+MEMORY, HALF, QUICK = "memory", "half", "quick"  # goals on a GPU, see bench_measure.GOALS
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+WEIGHTS = {"bf16": (torch.bfloat16, 2), "fp32": (torch.float32, 4), "e4m3": (torch.float8_e4m3fn, 1), "int8": (torch.int8, 1)}
+KINDS = ("decode", "verify", "tree", "extend")
+CHOICES = {"dtype": tuple(DTYPES), "weights": tuple(WEIGHTS), "kind": KINDS}
+
+# d: width; hc: residual streams; H, D, R: heads, their size and rotated part; window, page: tokens; length: committed tokens
+# of a request; IH, ID, topk: the indexer's heads, their size, entries chosen; E, experts, inter, shared: experts in memory,
+# chosen per row, width, width of the shared one; V: vocabulary; n: rows of a verify window; k, steps: branches, draft steps.
+_FLASH = dict(d=4096, hc=4, H=64, D=512, R=64, window=128, page=64, length=2000, IH=64, ID=128, topk=512, E=8, experts=6,
+              inter=2048, shared=2048, V=129280, n=4, k=1, steps=3, dtype="bfloat16")
+SIZES = {
+    "flash": _FLASH,
+    "pro": _FLASH | dict(d=7168, H=128, topk=1024, inter=3072, shared=3072),
+    "tiny": _FLASH | dict(d=128, H=2, D=64, R=16, window=16, page=4, length=37, IH=2, ID=32, topk=4, E=4, experts=2,
+                          inter=32, shared=32, V=300),
+}
 
 
 @dataclass(frozen=True)
-class Size:
-    name: str
-    d: int
-    heads: int
-    head_dim: int = 512
-    rope: int = 64
-    window: int = 128
-    page: int = 64
-    few: tuple[int, ...] = (1, 4, 16, 64)   # tokens of a decode or verify step
-    many: int = 4096                        # tokens of a prefill
-    batches: tuple[int, ...] = (1, 64, 512)
-    length: int = 2000                      # committed tokens of a request
+class Spec:
+    """How one op is measured. ``params`` names what a case of it has; ``label`` shows what distinguishes cases."""
 
-    def __str__(self):
-        return self.name
+    op: str
+    params: tuple[str, ...]
+    label: str
+    read: str
+    write: str
+    flops: str
+    math: str                  # dtype of its products: "dtype" (that of the case) or "float32"
+    make: Callable[[SimpleNamespace], tuple[tuple, dict]]
 
 
-SIZES = {size.name: size for size in (
-    Size("flash", 4096, 64), Size("pro", 7168, 128),
-    Size("tiny", 128, 2, 64, 16, 16, 4, few=(1, 3), many=20, batches=(1, 2), length=37))}
+SPECS: dict[str, Spec] = {}
+
+
+def spec(params: str, label: str, *, read: str, write: str, flops: str = "0", math: str = "float32"):
+    """Register a function ``f(c) -> (args, kwargs)`` as the maker of its op's arguments; ``c`` is a :class:`Values`."""
+
+    def decorate(make):
+        SPECS[make.__name__] = Spec(make.__name__, tuple(params.split()), label, read, write, flops, math, make)
+        return make
+
+    return decorate
+
+
+class Values(SimpleNamespace):
+    """The parameters of a case as attributes, ``device``, and makers of tensors."""
+
+    def random(self, *shape, dtype=None, scale=1.0) -> torch.Tensor:
+        """Normal values; of a large tensor a block of them again and again, which is as good for a clock and quicker."""
+        dtype = dtype or DTYPES[self.dtype]
+        count, block = int(torch.Size(shape).numel()), 1 << 20
+        values = (torch.randn(min(count, block), device=self.device) * scale).to(dtype)
+        return (values if count <= block else values.repeat(-(-count // block))[:count]).view(shape)
+
+    def f32(self, *shape, scale=1.0) -> torch.Tensor:
+        return self.random(*shape, dtype=torch.float32, scale=scale)
+
+    def i32(self, count: int, value: int) -> torch.Tensor:
+        return torch.full((count,), value, dtype=torch.int32, device=self.device)
+
+    def arange(self, count: int, dtype=torch.int64) -> torch.Tensor:
+        return torch.arange(count, dtype=dtype, device=self.device)
+
+    def order(self, count: int) -> torch.Tensor:
+        return torch.randperm(count, device=self.device)
+
+    def angles(self, positions: int) -> torch.Tensor:
+        """Cosines and sines, ``[positions, R]``."""
+        turns = self.arange(positions)[:, None] * 1e4 ** (-self.arange(self.R // 2) * 2 / self.R)
+        return torch.cat((turns.cos(), turns.sin()), 1)
 
 
 @dataclass(frozen=True)
 class Case:
     op: str
-    size: Size
-    label: str
-    make: Callable[[torch.device], tuple[tuple, dict]]  # one set of arguments, fresh memory
-    bytes: int
-    flops: int = 0
+    size: str           # flash, pro, tiny, or "file"
+    params: dict        # a value for each of the spec's parameters
     goal: str | None = None
 
+    @property
+    def spec(self) -> Spec:
+        return SPECS[self.op]
 
-def cases(size: Size) -> Iterator[Case]:
-    yield from _fuse(size)
-    yield from _mhc(size)
-    yield from _attention(size)
-    yield from _integers(size)
+    @property
+    def label(self) -> str:
+        text = self.spec.label.format(**self.params)
+        normal = SIZES.get(self.size, _FLASH)
+        other = [f"{p}={self.params[p]}" for p in self.spec.params
+                 if p in normal and "{" + p + "}" not in self.spec.label and self.params[p] != normal[p]]
+        return " ".join([text, *other])
 
+    def make(self, device) -> tuple[tuple, dict]:
+        """One set of arguments, in memory of its own."""
+        return self.spec.make(Values(**self.params, device=torch.device(device)))
 
-def _random(device, *shape, dtype=torch.bfloat16, scale=1.0):
-    return (torch.randn(shape, device=device) * scale).to(dtype)
+    def _formula(self, text: str) -> int:
+        p = self.params
+        width, block = WEIGHTS[p["weights"]][1] if "weights" in p else 0, -(-p.get("d", 1) // 128)
+        scales = {"e4m3": 2 * block * block, "int8": 8 * p.get("d", 0)}.get(p.get("weights"), 0)
+        names = p | {"e": DTYPES[p["dtype"]].itemsize, "w": width, "scales": scales}
+        return int(eval(_compiled(text), {"__builtins__": {}, "min": min, "max": max}, names))
 
+    @property
+    def read(self) -> int:
+        return self._formula(self.spec.read)
 
-def _fuse(size: Size):
-    d = size.d
+    @property
+    def write(self) -> int:
+        return self._formula(self.spec.write)
 
-    def make(T, weights):
-        def arguments(device):
-            def matrix():
-                w = _random(device, d, d, scale=d ** -0.5, dtype=torch.float32)
-                return (w * 64).to(torch.float8_e4m3fn) if weights == "e4m3" else w.bfloat16()
+    @property
+    def bytes(self) -> int:
+        return self.read + self.write
 
-            args = (_random(device, T, d), _random(device, T, HC * d), _random(device, d), _random(device, d), matrix(),
-                    matrix())
-            if weights != "e4m3":
-                return args, dict(eps=1e-6)
-            blocks = -(-d // 128)
-            scales = [torch.full((blocks, blocks), 121, dtype=torch.uint8, device=device) for _ in range(2)]  # 2^-6
-            return args, dict(eps=1e-6, e_proj_scale=scales[0], h_proj_scale=scales[1])
+    @property
+    def flops(self) -> int:
+        return self._formula(self.spec.flops)
 
-        return arguments
-
-    for T in (*size.few, size.many // 4):
-        for weights, width in (("bf16", 2), ("e4m3", 1)):
-            yield Case("nextn_fuse_hidden", size, f"T={T} {weights}", make(T, weights),
-                       2 * d * d * width + 2 * T * d * (1 + 2 * HC), 2 * T * d * d * (1 + HC),
-                       MEMORY if T <= 16 else None)
-
-
-def _mhc(size: Size):
-    d, columns = size.d, (2 + HC) * HC
-    site = dict(rms_eps=1e-6, hc_eps=1e-6)
-
-    def weights(device, n, scales):
-        return (_random(device, n, HC * d, dtype=torch.float32, scale=(HC * d) ** -0.5),
-                _random(device, n, dtype=torch.float32), torch.ones(scales, device=device))
-
-    def mix(device, T):
-        return (_random(device, T, d), _random(device, T, HC, d), torch.rand(T, HC, device=device),
-                torch.rand(T, HC, HC, device=device))
-
-    for T in (*size.few[::2], size.many):
-        row, goal = 2 * T * d, MEMORY if T >= 4096 else None
-        project, join = 4 * columns * HC * d, 2 * T * HC * d
-        norm = dict(sinkhorn_iters=20)
-        yield Case("mhc_pre", size, f"T={T}", lambda device, T=T: (
-            (_random(device, T, HC, d), *weights(device, columns, 3)), {**site, **norm, "norm_weight": _random(device, d)}),
-            (HC + 1) * row + project, join * (columns + 2), goal)
-        yield Case("mhc_post", size, f"T={T}", lambda device, T=T: (mix(device, T), {}), (2 * HC + 1) * row,
-                   join * (HC + 1), goal)
-        yield Case("mhc_post_pre", size, f"T={T}", lambda device, T=T: (
-            (*mix(device, T), *weights(device, columns, 3)), {**site, **norm, "norm_weight": _random(device, d)}),
-            (2 * HC + 2) * row + project, join * (columns + HC + 3), goal)
-        yield Case("mhc_head", size, f"T={T}", lambda device, T=T: (
-            (_random(device, T, HC, d), *weights(device, HC, 1)), {**site, "norm_weight": _random(device, d)}),
-            (HC + 1) * row + 4 * HC * HC * d, join * (HC + 2), goal)
+    @property
+    def math(self) -> str:
+        return self.params["dtype"] if self.spec.math == "dtype" else self.spec.math
 
 
-def _table(size: Size, device, B: int, rows: int):
-    """Pages of the window and of the new rows; the rest of a request's pages is gone."""
-    first, last = max(0, size.length - size.window) // size.page, (size.length + rows - 1) // size.page
-    pages = last - first + 1
-    table = torch.full((B, last + 1), -1, dtype=torch.int32, device=device)
-    table[:, first:] = torch.randperm(B * pages, device=device).view(B, pages).int()
-    return table, B * pages
+@functools.cache
+def _compiled(text: str):
+    return compile(text, "formula", "eval")
 
 
-def _attention(size: Size):
-    D, H = size.head_dim, size.heads
-
-    def angles(device):
-        turns = torch.arange(size.length + 4096, device=device)[:, None] * 1e4 ** (
-            -torch.arange(size.rope // 2, device=device) * 2 / size.rope)
-        return torch.cat((turns.cos(), turns.sin()), 1)
-
-    for T in (*size.few[::2], size.many):
-        positions = lambda device, T=T: torch.arange(T, device=device)  # noqa: E731
-        yield Case("q_norm_rope", size, f"T={T}", lambda device, T=T, p=positions: (
-            (_random(device, T, H, D), angles(device), p(device)), dict(eps=1e-6)), 4 * T * H * D, 4 * T * H * D)
-        yield Case("swa_store_kv", size, f"T={T}", lambda device, T=T, p=positions: (
-            (_random(device, T, D), _random(device, D), angles(device), p(device),
-             torch.randperm(2 * T, device=device)[:T], _random(device, -(-2 * T // size.page), size.page, D)), dict(eps=1e-6)),
-            4 * T * D, 4 * T * D)
-
-    def attend(B, rows, tree):
-        def arguments(device):
-            table, pages = _table(size, device, B, rows)
-            start = torch.arange(B + 1, dtype=torch.int32, device=device) * rows
-            lens = torch.full((B,), size.length + rows, dtype=torch.int32, device=device)
-            args = (_random(device, B * rows, H, D), _random(device, pages, size.page, D), table, start, lens)
-            kwargs = dict(window=size.window, scale=D ** -0.5, sink=_random(device, H, dtype=torch.float32),
-                          cos_sin=angles(device))
-            if tree:  # a binary tree: node j hangs below (j-1) // 2
-                mask = torch.eye(rows, dtype=torch.bool)
-                for j in range(1, rows):
-                    mask[j] |= mask[(j - 1) // 2]
-                kwargs["tree_mask"] = mask.to(device).expand(B, rows, rows).contiguous()
-            return args, kwargs
-
-        return arguments
-
-    few, middle, many = size.batches[0], size.batches[1], size.batches[-1]
-    for kind, B, rows, goal in (("decode", few, 1, None), ("decode", middle, 1, None), ("decode", many, 1, MEMORY),
-                                ("verify", few, N, HALF), ("verify", middle, N, HALF), ("tree", middle, 16, None),
-                                ("extend", few, 64, None)):
-        keys = size.window + rows - 1
-        yield Case("swa_paged_attention", size, f"{kind} B={B} rows={rows}", attend(B, rows, kind == "tree"),
-                   2 * B * D * (keys + 2 * rows * H), 4 * D * H * B * rows * size.window, goal)
+def case(op: str, size: str, goal: str | None = None, **given) -> Case:
+    values = SIZES.get(size, _FLASH) | dict(weights="bf16", kind="decode") | given
+    return Case(op, size, {p: values[p] for p in SPECS[op].params}, goal)
 
 
-def _integers(size: Size):
-    """Their bytes are nothing: what counts is the launch."""
-    from . import ops
+def cases(size: str, dtype: str | None = None) -> Iterator[Case]:
+    """The cases of a size, op by op. ``dtype``: of the activations, where another than bfloat16 is asked for."""
+    from . import bench_sweep
 
-    def i32(device, B, value):
-        return torch.full((B,), value, dtype=torch.int32, device=device)
+    given, seen = {"dtype": dtype} if dtype else {}, set()
+    for op, goal, params in bench_sweep.sweep(size):
+        found = case(op, size, goal, **(params | given))
+        if (op, found.label) not in seen:  # a small size has some twice
+            seen.add((op, found.label))
+            yield found
 
-    def tree(device, B):
-        repeat = lambda *row: torch.tensor(row, device=device).repeat(B, 1)  # noqa: E731
-        return ((torch.arange(B, device=device), repeat(-1, 0, 1), repeat(0, 1, 2, 4), repeat(20, 21, 22, 24),
-                 i32(device, B, size.length)), dict(topk=2, num_steps=2, num_draft_tokens=5, status=i32(device, B, 0)))
 
-    def greedy(device, B):
-        args, kwargs = tree(device, B)
-        tokens, _, retrieve, next_token, sibling, _ = ops.build_tree(*args, **kwargs)
-        n = kwargs["num_draft_tokens"]
-        predicted = torch.where(torch.rand(B, n, device=device) < 0.8, tokens.roll(-1, 1), 7)
-        return (tokens, retrieve, next_token, sibling, predicted), dict(num_steps=2)
+def read_shapes(path: str, dtype: str | None = None) -> list[Case]:
+    """The cases of a JSON file: a list of objects ``{"op": NAME, PARAMETER: VALUE, ...}``; what is left out is as in
+    ``"size"`` (flash). ValueError in one sentence for anything else."""
+    from . import bench_sweep  # noqa: F401  (fills SPECS)
 
-    def metadata(device, B):
-        positions = (torch.arange(N, device=device) + size.length).repeat(B)
-        pages = torch.arange(B, dtype=torch.int32, device=device)[:, None].repeat(1, size.length // (4 * size.page) + 2)
-        return (positions, i32(device, B, size.length), pages, pages.clone(), N), dict(c4_page=size.page, c128_page=4)
+    with open(path, encoding="utf-8") as file:
+        try:
+            rows = json.load(file)
+        except ValueError as error:
+            raise ValueError(f"--shapes: {path}: is not JSON: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"--shapes: {path}: expected a list of cases, got {type(rows).__name__} "
+                         f"{json.dumps(rows)[:60]}")
+    return [_row(f"--shapes: {path}: case {i}", row, dtype) for i, row in enumerate(rows)]
 
-    def beam(device, B):
-        k = 2
-        return (torch.rand(B * k, k, device=device), torch.arange(B * k * k, device=device).view(-1, k),
-                torch.rand(B, k, device=device)), dict(step=1)
 
-    def pages(device, B):
-        prefix = i32(device, B, size.length)
-        free = torch.arange(B, 3 * B, device=device)
-        return (prefix, prefix + N, torch.arange(B, device=device) * size.page + (size.length - 1) % size.page, free), dict(
-            extend_num_tokens=B * N, page_size=size.page, status=i32(device, 1, 0))
+def _row(where: str, row, dtype: str | None) -> Case:
+    def expect(ok, name, rule, got):
+        if not ok:
+            raise ValueError(f"{where}: {name}: expected {rule}, got {json.dumps(got)}")
 
-    def slots(device, B):
-        table = torch.arange(B, dtype=torch.int32, device=device)[:, None].repeat(1, size.length // size.page + 2)
-        return (table, i32(device, B, size.length)), dict(topk=1, num_steps=3, page_size=size.page)
-
-    def moves(device, B):
-        M = B * N
-        source = torch.randperm(2 * M, device=device)
-        return (_random(device, -(-2 * M // size.page), size.page, size.head_dim), source[:M], source[M:]), {}
-
-    for B in (size.batches[0], size.batches[1], 2 * size.batches[-1]):
-        makers = dict(verify_positions_padding=lambda device, B: (metadata(device, B)[0][:2],
-                                                                  dict(num_draft_tokens=N, ratio=4)),
-                      verify_metadata=metadata, select_draft_topk=beam, build_tree=tree, verify_tree_greedy=greedy,
-                      alloc_extend=pages, assign_draft_slots=slots)
-        for op, make in makers.items():
-            yield Case(op, size, f"B={B}", lambda device, make=make, B=B: make(device, B), 100 * B, 0, QUICK)
-        yield Case("move_accepted_kv", size, f"B={B}", lambda device, B=B: moves(device, B), 4 * B * N * size.head_dim,
-                   goal=QUICK if B == 1 else None)
+    expect(isinstance(row, dict), "case", "an object", row)
+    given = dict(row)
+    op, size = given.pop("op", None), given.pop("size", "flash")
+    expect(op in SPECS, "op", f"one of {', '.join(sorted(SPECS))}", op)
+    expect(size in SIZES, "size", f"one of {', '.join(SIZES)}", size)
+    params = SPECS[op].params
+    for name, value in given.items():
+        expect(name in params, name, f"one of {', '.join(params)}", name)
+        if name in CHOICES:
+            expect(value in CHOICES[name], name, f"one of {', '.join(CHOICES[name])}", value)
+        else:
+            expect(isinstance(value, int) and not isinstance(value, bool) and value >= 1, name, "an integer of at least 1", value)
+    known = SIZES[size] | dict(weights="bf16", kind="decode") | given
+    for name in params:
+        expect(name in known, name, "a value (it has no default)", None)
+    if dtype and "dtype" not in given:
+        given["dtype"] = dtype
+    return Case(op, "file", case(op, size, **given).params)

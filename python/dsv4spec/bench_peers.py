@@ -12,28 +12,29 @@ import torch
 LIBRARIES = ("flash_mla", "deep_gemm", "tile_kernels", "flashinfer", "sgl_kernel")
 
 
-def installed() -> dict[str, str | None]:
-    """Version of each library, or None."""
+def version(name: str) -> str | None:
+    """Of a library, or None if it is not installed."""
     from importlib import metadata
 
-    found = {}
-    for name in LIBRARIES:
-        if importlib.util.find_spec(name) is None:
-            found[name] = None
-            continue
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "of unknown version"
-    return found
+    if importlib.util.find_spec(name) is None:
+        return None
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
 
 
-def peers(op: str, args, kwargs):
-    """(name, make) of the installed peers of ``op``; ``make()`` gives ``(call, pick)``, where ``pick(result of the op's
-    reference)`` is what the call's result must equal. A peer that does not fit these arguments raises."""
+def installed() -> dict[str, str | None]:
+    """Version of each library, or None."""
+    return {name: version(name) for name in LIBRARIES}
+
+
+def peers(op: str):
+    """(name, make) of the installed peers of ``op``; ``make(*args, **kwargs)`` gives ``(call, pick)``, where ``pick(result of
+    the op's reference)`` is what the call's result must equal. A peer that does not fit these arguments raises."""
     for library, function in PEERS.get(op, ()):
         if importlib.util.find_spec(library) is not None:
-            yield f"{library}.{function.__name__.lstrip('_')}", lambda function=function: function(*args, **kwargs)
+            yield f"{library}.{function.__name__.lstrip('_')}", function
 
 
 def _flash_mla_sparse_fwd(q, kv_pages, block_table, query_start_loc, seq_lens, *, window, scale, sink=None, cos_sin=None,

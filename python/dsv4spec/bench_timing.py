@@ -1,46 +1,139 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clocks, roofs and the comparison of results for ``bench ops``."""
+"""Clocks and the statistics of their figures for ``dsv4spec bench``."""
 from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Callable
 
 import torch
 
-REPEATS = 15
-SECONDS = 0.02          # of the device, for one figure
-TOLERANCE = {torch.bfloat16: 2 ** -6, torch.float32: 1e-4}  # of the largest value; four roundings of bfloat16
+SECONDS = 0.25         # of one contender's samples, if that is enough for LEAST of them
+SAMPLE = 50e-6         # shortest sample: a hundred times what reading the clock and the loop take
+LEAST, MOST = 9, 200   # samples
+SLOW = 0.3             # seconds of one call from which FEWEST samples do
+FEWEST = 5
+LONG = 0.02            # a call of this many seconds is quicker on all threads
+DRIFT = 0.05           # between the medians of the two halves of the samples
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds a call, in the order in which they were taken."""
+
+    seconds: tuple[float, ...]
+    calls: int  # a sample
+    how: str    # "calls" from Python, or "graph": replays of a captured CUDA graph
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def halves(self) -> tuple[float, float]:
+        middle = len(self.seconds) // 2
+        return statistics.median(self.seconds[:middle]), statistics.median(self.seconds[-middle:])
+
+    @property
+    def unstable(self) -> bool:
+        """Do the two halves of the run differ by more than DRIFT?"""
+        if len(self.seconds) < 2:
+            return True
+        first, second = self.halves
+        return abs(first - second) > DRIFT * min(first, second)
+
+    def percentile(self, share: float) -> float:
+        """Of the sorted samples, between neighbours in proportion."""
+        ordered = sorted(self.seconds)
+        place = share * (len(ordered) - 1)
+        low = int(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    def report(self) -> dict:
+        """JSON-ready, microseconds."""
+        return {"median_us": 1e6 * self.median, "min_us": 1e6 * min(self.seconds), "p10_us": 1e6 * self.percentile(0.1), "p90_us": 1e6 * self.percentile(0.9),
+                "samples": len(self.seconds), "calls_per_sample": self.calls, "how": self.how, "unstable": self.unstable}
 
 
 class Clock:
-    """Times calls. On a GPU they are captured into one graph, so that no launch from Python is counted; calls that cannot
-    be captured are timed as they are (``how`` says which). Calls take turns over several sets of arguments, together
-    larger than the L2 cache, so that no data are there from the call before."""
+    """Times calls on one device. Every call of a list has arguments of its own and they take turns, so that a list over more
+    memory than the caches finds none of it there. Nothing is flushed, so no flush can be counted."""
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    def __init__(self, device: torch.device, clock: Callable[[], float] = time.perf_counter):
+        self.device, self.clock = device, clock
         self.cuda = device.type == "cuda"
-        self.cache = torch.cuda.get_device_properties(device).L2_cache_size if self.cuda else 0
+        self.cache = torch.cuda.get_device_properties(device).L2_cache_size if self.cuda else cpu_cache()
 
-    def sets(self, bytes_: int, most: int = 24) -> int:
-        return max(1, min(most, -(-2 * self.cache // max(bytes_, 1)))) if bytes_ > self.cache // 1000 else 1
+    def times(self, contenders: dict[str, list[Callable]], graph: bool = True,
+              threads: dict[str, int] | None = None) -> dict[str, Times]:
+        """Of every contender, whose samples are taken by turns, so that a change of the machine's speed meets all.
+        ``threads``: torch's, for the contenders that it names."""
+        before, threads = torch.get_num_threads(), threads or {}
+        try:
+            return self._times(contenders, graph, lambda name: torch.set_num_threads(threads.get(name, before)))
+        finally:
+            torch.set_num_threads(before)
 
-    def seconds(self, calls: list, graph: bool = True) -> tuple[float, str]:
-        """Median time of one call, and "graph" or "calls"."""
-        for call in calls:
+    def _times(self, contenders, graph, prepare) -> dict[str, Times]:
+        samplers = {}
+        for name, calls in contenders.items():
+            prepare(name)
+            samplers[name] = self._sampler(calls, graph)
+        rounds = max((s.wanted for s in samplers.values()), default=0)
+        taken: dict[str, list[float]] = {name: [] for name in samplers}
+        for i in range(rounds):
+            for name, s in samplers.items():
+                if (i + 1) * s.wanted // rounds > len(taken[name]):  # spread over all rounds
+                    prepare(name)
+                    taken[name].append(s.sample() / s.calls)
+        return {name: Times(tuple(taken[name]), s.calls, s.how) for name, s in samplers.items()}
+
+    def quicker_threads(self, call: Callable) -> int:
+        """1 or torch's number of threads: with which of them is ``call`` quicker? Threads of torch cost small calls more than
+        they bring, above all where cores have other work."""
+        most, seconds = torch.get_num_threads(), {}
+        try:
+            for count in (most, 1):
+                torch.set_num_threads(count)
+                call()
+                seconds[count] = min(self._elapsed(call) for _ in range(3))
+                if seconds[count] > LONG:
+                    return count
+        finally:
+            torch.set_num_threads(most)
+        return min(seconds, key=seconds.get)
+
+    def _sampler(self, calls: list[Callable], graph: bool) -> _Sampler:
+        for call in calls[:64]:  # what compiles or allocates does it here
             call()
-        once = self._elapsed(lambda: [call() for call in calls]) / len(calls)
-        least = -(-16 // len(calls)) if self.cuda and graph else 1
-        rounds = max(least, min(200, int(SECONDS / REPEATS / max(once * len(calls), 1e-7))))
-        loop = lambda: [call() for _ in range(rounds) for call in calls]  # noqa: E731
-        how = "calls"
-        if graph and self.cuda:
+        turn = _Turn(calls)
+        turn(1)
+        once = max(self._elapsed(lambda: turn(1)), 1e-9)
+        once = max(min(once, self._elapsed(lambda: turn(3)) / 3), 1e-9) if once < 0.01 else once
+        if self.cuda:
+            return self._cuda_sampler(calls, once, graph)
+        count = max(1, int(SAMPLE / once + 0.999))
+        least = FEWEST if once > SLOW else LEAST
+        return _Sampler(lambda: self._elapsed(lambda: turn(count)), count, "calls",
+                        max(least, min(MOST, int(SECONDS / (once * count)))))
+
+    def _cuda_sampler(self, calls, once, graph) -> _Sampler:
+        least = -(-16 // len(calls)) if graph else 1
+        rounds = max(least, min(200, int(SECONDS / 10 / 15 / (once * len(calls)))))
+        loop, how = (lambda: [call() for _ in range(rounds) for call in calls]), "calls"
+        if graph:
             try:
                 loop, how = self._captured(loop), "graph"
             except RuntimeError:  # a host read inside, for example; torch has ended the capture
                 torch.cuda.synchronize()
-        times = [self._elapsed(loop) for _ in range(REPEATS)]
-        return statistics.median(times) / (rounds * len(calls)), how
+        def sample():
+            loop()  # not counted, and the device is still busy with it when the clock starts: nor is the way there
+            return self._elapsed(loop)
+
+        return _Sampler(sample, rounds * len(calls), how, 15)
 
     def _captured(self, loop):
         graph = torch.cuda.CUDAGraph()
@@ -50,13 +143,10 @@ class Clock:
         return graph.replay
 
     def _elapsed(self, function) -> float:
-        """One run, after one that is not counted. A GPU is still busy with that one when the clock starts, so that the
-        way of the work to the device is not counted either."""
-        function()
         if not self.cuda:
-            start = time.perf_counter()
+            start = self.clock()
             function()
-            return time.perf_counter() - start
+            return self.clock() - start
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         function()
@@ -65,52 +155,35 @@ class Clock:
         return start.elapsed_time(end) / 1e3
 
 
-def roofs(clock: Clock, small: bool = False) -> dict[str, float]:
-    """Bytes per second of a large copy (read and written) and operations per second of a large bfloat16 product."""
-    count, n = (1 << 22, 256) if small else (1 << 29, 8192)
-    source = torch.ones(count, dtype=torch.bfloat16, device=clock.device)
-    target = torch.empty_like(source)
-    copy, _ = clock.seconds([lambda: target.copy_(source)])
-    a = torch.randn(n, n, device=clock.device).bfloat16()
-    out = torch.empty_like(a)
-    product, _ = clock.seconds([lambda: torch.mm(a, a, out=out)])
-    return {"copy_bytes_per_s": 4 * count / copy, "matmul_flops_per_s": 2 * n ** 3 / product}
+@dataclass(frozen=True)
+class _Sampler:
+    sample: Callable[[], float]  # seconds of `calls` calls
+    calls: int
+    how: str
+    wanted: int
 
 
-def tensors(value) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [t for item in value for t in tensors(item)] if isinstance(value, (tuple, list)) else []
+class _Turn:
+    """Runs the next calls of a ring."""
+
+    def __init__(self, calls):
+        self.calls, self.at = calls, 0
+
+    def __call__(self, count: int) -> None:
+        calls, at = self.calls, self.at
+        for _ in range(count):
+            calls[at]()
+            at += 1
+            if at == len(calls):
+                at = 0
+        self.at = at
 
 
-def copied(value):
-    """Arguments in memory of their own."""
-    if isinstance(value, torch.Tensor):
-        return value.clone()
-    if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return tuple(copied(item) for item in value) if isinstance(value, (tuple, list)) else value
-
-
-def difference(got, want) -> str | None:
-    """None if the results agree: integers exactly, floats within TOLERANCE of the largest value, and on average within an
-    eighth of that of the average one. Else one sentence."""
-    for i, (a, b) in enumerate(zip(tensors(got), tensors(want), strict=True)):
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return f"result {i} is {tuple(a.shape)} {a.dtype}, expected {tuple(b.shape)} {b.dtype}"
-        if a.dtype not in TOLERANCE:
-            a, b = (t if t.dtype == torch.bool else t.view(torch.uint8) for t in (a, b)) if a.element_size() == 1 else (a, b)
-            wrong = int((a != b).sum())
-            if wrong:
-                return f"result {i} differs in {wrong} of {a.numel()} places"
-            continue
-        if a.numel() == 0:
-            continue
-        if not bool((torch.isfinite(a) == torch.isfinite(b)).all()):
-            return f"result {i} has values that are not finite in other places"
-        error, size = (a.float() - b.float()).abs().nan_to_num(0), b.float().abs().nan_to_num(0, 0, 0)
-        allowed = TOLERANCE[a.dtype]
-        worst, mean = float(error.max() / size.max().clamp(min=1e-30)), float(error.mean() / size.mean().clamp(min=1e-30))
-        if worst > allowed or mean > allowed / 8:
-            return f"result {i} is off by {worst:.1e} of its largest value at worst, {mean:.1e} on average"
-    return None
+def cpu_cache() -> int:
+    """Bytes of the largest cache that Linux names, else 32 MiB."""
+    sizes = [32 << 20]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = file.read_text().strip()
+        if text.endswith("K"):
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes[1:], default=sizes[0])

@@ -15,7 +15,8 @@ from ._version import __version__
 COMMANDS = {
     "generate": ("dsv4spec.generate", "decode prompts with a checkpoint, speculatively if it has a NextN layer"),
     "demo": ("dsv4spec.demo", "decode a prompt with the small model in the box, plain and speculative"),
-    "bench": ("dsv4spec.bench", "benchmarks"),
+    "bench": ("dsv4spec.bench", "time ops against the roofs of the machine, torch and other implementations"),
+    "bench e2e": ("dsv4spec.bench_e2e", "the model plain and speculative, against transformers on the same weights"),
     "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
     "inspect": ("dsv4spec.inspect_cmd", "layers, dtypes and sizes of a checkpoint, and what is missing"),
 }
@@ -23,6 +24,8 @@ COMMANDS = {
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    if " ".join(argv[:2]) in COMMANDS:  # a command of two words
+        argv = [" ".join(argv[:2]), *argv[2:]]
     # Before torch is loaded: its threads must not spin while they wait. On cores shared with anything else (this
     # package's own threads, other processes) that made a step of the small model 20 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
