@@ -20,7 +20,7 @@ endif
 
 # Folders are listed too: their time changes when a file goes.
 SOURCES := $(shell find csrc include kernels cmake python tests/emu -mindepth 1 \
-             \( -name __pycache__ -o -name lib -o -name '*.egg-info' -o -name '*.so' \) -prune -o -print) \
+             \( -name __pycache__ -o -name lib -o -path python/dsv4spec/include -o -name '*.egg-info' -o -name '*.so' \) -prune -o -print) \
            CMakeLists.txt setup.py pyproject.toml MANIFEST.in LICENSE
 
 .PHONY: demo test clean
@@ -31,7 +31,8 @@ test: $(VENV)/package.stamp $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests $(PYTEST_ARGS)
 
 clean:
-	rm -rf $(VENV) build dist python/*.egg-info python/dsv4spec/lib python/dsv4spec/_C.*.so
+	rm -rf $(VENV) build dist python/*.egg-info python/dsv4spec/lib python/dsv4spec/include \
+	  python/dsv4spec/_C.*.so
 
 $(VENV)/venv.stamp:
 	@command -v $(PYTHON) >/dev/null || { echo "dsv4spec: $(PYTHON) is not installed" >&2; exit 1; }

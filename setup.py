@@ -61,8 +61,6 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", *options,
             *shlex.split(os.environ.get("CMAKE_ARGS", "")))
         run("cmake", "--build", tree, "--parallel", build_jobs())
-        if not self.in_sources:  # the C headers travel with the libraries
-            shutil.copytree(ROOT / "include", package / "include", dirs_exist_ok=True)
 
 
 class FreshBuildPy(build_py):

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "backends.h"
+#include "build_info.h"
 #include "thread_pool.h"
 
 namespace dsv4 {
@@ -41,6 +42,8 @@ dsv4_status guarded(void (*body)(void*), void* ctx) {
 extern "C" {
 
 int32_t dsv4_abi_version(void) { return DSV4_ABI_VERSION; }
+
+const char* dsv4_version(void) { return dsv4::kBuild.version; }
 
 const char* dsv4_last_error(void) { return dsv4::t_last_error.c_str(); }
 

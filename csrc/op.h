@@ -3,6 +3,7 @@
 // `fill` function (checks -> params) and DSV4_DEFINE_OP, which emits the public C functions.
 #pragma once
 #include <cstddef>
+#include <cstring>
 
 #include "backend.h"
 #include "check.h"
@@ -44,13 +45,36 @@ void launch(OpId id, const char* op, const Checker& checked, const void* params,
             uint64_t workspace_size);
 uint64_t workspace_bytes(OpId id, const char* op, const Checker& checked, const void* params);
 
+// The size with which an args struct was first published. Where a later ABI version appends members, it specialises this
+// with the old size.
 template <class Args>
-void check_struct_size(const char* op, const Args* args) {
-  if (!args) throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": args: expected a struct, got NULL");
-  if (args->struct_size != sizeof(Args))
-    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": struct_size: expected " +
-                                             std::to_string(sizeof(Args)) + ", got " +
-                                             std::to_string(args->struct_size));
+constexpr uint64_t kFirstSize = sizeof(Args);
+constexpr uint64_t kMostStructSize = 4096;
+
+// The rule of struct_size (types.h): members that the caller's struct does not have yet are 0 here (`room` then holds the
+// whole struct); those that this library does not know must be 0.
+template <class Args>
+const Args& whole_args(const char* op, const Args* args, Args& room) {
+  auto refuse = [op](const char* name, const std::string& rule) {
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": " + name + ": expected " + rule);
+  };
+  if (!args) refuse("args", "a struct, got NULL");
+  const uint64_t size = args->struct_size;
+  if (size == sizeof(Args)) return *args;
+  if (size < kFirstSize<Args> || size > kMostStructSize)
+    refuse("struct_size", std::to_string(kFirstSize<Args>) + " to " + std::to_string(kMostStructSize) + ", got " +
+                              std::to_string(size));
+  const char* bytes = reinterpret_cast<const char*>(args);
+  if (size < sizeof(Args)) {
+    std::memcpy(&room, bytes, size);
+    return room;
+  }
+  for (uint64_t i = sizeof(Args); i < size; ++i)
+    if (bytes[i])
+      refuse("struct_size", std::to_string(sizeof(Args)) + " or zeros from there on (this library is of ABI version " +
+                                std::to_string(DSV4_ABI_VERSION) + "), got " + std::to_string(size) +
+                                " with something at byte " + std::to_string(i));
+  return *args;
 }
 
 // The scratch of an op whose args have any.
@@ -78,11 +102,12 @@ dsv4_status run_op(OpId id, const char* op, const Args* args, dsv4_stream stream
   return guarded(
       [](void* p) {
         auto& c = *static_cast<Ctx*>(p);
-        check_struct_size(c.op, c.args);
+        Args room{};
+        const Args& args = whole_args(c.op, c.args, room);
         Checker check(c.op);
         Params params{};
-        if (!Fill(check, *c.args, params)) return;
-        const Workspace scratch = workspace_of(*c.args, 0);  // after the struct's size has been checked
+        if (!Fill(check, args, params)) return;
+        const Workspace scratch = workspace_of(args, 0);
         launch(c.id, c.op, check, &params, c.stream, scratch.memory, scratch.size);
       },
       &ctx);
@@ -99,11 +124,12 @@ dsv4_status query_workspace(OpId id, const char* op, const Args* args, uint64_t*
   return guarded(
       [](void* p) {
         auto& c = *static_cast<Ctx*>(p);
-        check_struct_size(c.op, c.args);
+        Args room{};
+        const Args& args = whole_args(c.op, c.args, room);
         if (!c.bytes) throw Refusal(DSV4_INVALID_ARGUMENT, std::string(c.op) + ": bytes: expected a pointer, got NULL");
         Checker check(c.op);
         Params params{};
-        *c.bytes = Fill(check, *c.args, params) ? workspace_bytes(c.id, c.op, check, &params) : 0;
+        *c.bytes = Fill(check, args, params) ? workspace_bytes(c.id, c.op, check, &params) : 0;
       },
       &ctx);
 }

@@ -99,6 +99,67 @@ assert set(fake.Array.asked) == {-1}      # launched on the producer's own strea
     assert code == 0, text
 
 
+def test_a22_two_libraries_on_one_stream_may_share_a_call(package):
+    """Arguments of two libraries, whose current streams differ: one of them would be read too early, or late."""
+    code, text = python(package, """
+fake.install_cupy()
+cupy = sys.modules["cupy"]
+def mixed():
+    kinds = iter([fake.Array] + [fake.Tensor] * 6)
+    return lambda t: next(kinds)(t)
+for first, other, fits in ((0x7170, 0x5150, False), (0, 1, True), (1, 0, True), (2, 0, False)):
+    cupy.cuda.get_current_stream, fake.stream = lambda: fake.types.SimpleNamespace(ptr=first), other
+    try:
+        assert pre(mixed()).stream == (first or None) and fits
+    except ValueError as e:
+        assert not fits
+        print(e)
+""")
+    assert code == 0, text
+    rule = "mhc_pre: fn: expected a tensor whose library works on stream {}, as that of the first, got Tensor on {}"
+    assert text.splitlines() == [rule.format("0x7170", "0x5150"), rule.format("0x2", "0x0")], text
+
+
+class Foreign:
+    """A CPU array of another library, with the protocol of before DLPack 1.0 and no streams."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self):
+        return self.inner.__dlpack__()
+
+
+def test_a22_arrays_of_other_libraries_on_the_cpu(monkeypatch):
+    """They are asked for no stream. JAX's may be read, but cannot say that they must not be written; NumPy's can."""
+    y, residual, post, comb = torch.ones(3, 16), torch.ones(3, 4, 16), torch.ones(3, 4), torch.ones(3, 4, 4)
+    out = torch.zeros(3, 4, 16)
+    _C.mhc_post(*map(Foreign, (y, residual, post, comb, out)))
+    assert (out == 5).all()
+    locked = out.numpy()
+    locked.flags.writeable = False
+    with pytest.raises(ValueError, match="^mhc_post: out: "):
+        _C.mhc_post(y, residual, post, comb, locked)
+    monkeypatch.setattr(Foreign, "__module__", "jaxlib._jax")
+    out.zero_()
+    _C.mhc_post(*map(Foreign, (y, residual, post, comb)), out)
+    with pytest.raises(ValueError, match="^mhc_post: out: expected writable memory, got a JAX array, which cannot be changed"):
+        _C.mhc_post(y, residual, post, comb, Foreign(out))
+
+
+def test_a22_a_used_capsule_is_refused(monkeypatch):
+    y, residual, post, comb = torch.ones(3, 16), torch.ones(3, 4, 16), torch.ones(3, 4), torch.ones(3, 4, 4)
+    capsule = y.__dlpack__()
+    monkeypatch.setattr(Foreign, "__dlpack__", lambda self: capsule)
+    out = torch.zeros(3, 4, 16)
+    _C.mhc_post(Foreign(y), residual, post, comb, out)
+    with pytest.raises(ValueError, match="^mhc_post: y: expected an unused DLPack capsule, got PyCapsule"):
+        _C.mhc_post(Foreign(y), residual, post, comb, out)
+
+
 def test_other_libraries_are_refused_by_name(package):
     code, text = python(package, """
 try: pre(fake.Array)

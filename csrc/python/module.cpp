@@ -88,7 +88,9 @@ void call_op(const OpDesc& op, const py::args& values) {
         const bool written = f.kind == ArgKind::kOut || f.kind == ArgKind::kOptionalOut;
         tensors[i].borrow(value, op.name, f.name, written);
         const DLTensor* t = tensors[i].get();
-        if (t->device.device_type != kDLCPU && !on_device) {
+        if (t->device.device_type != kDLCPU && on_device) {
+          expect_stream(value, on_device, op.name, f.name, t->device, stream);
+        } else if (t->device.device_type != kDLCPU) {
           on_device = value;
           on_device_name = f.name;
           stream = current_stream(value, op.name, f.name, t->device);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tensors.h"
 
+#include <cstdio>
 #include <string>
 #include <utility>
 
@@ -44,6 +45,12 @@ const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
   std::string why = py::str(error.value());
   why = why.substr(0, why.find('\n'));
   refuse(op, argument, "a tensor that DLPack can share", std::string(Py_TYPE(object.ptr())->tp_name) + " (" + why + ")");
+}
+
+// JAX's arrays never change, but their capsules (of DLPack before 1.0) have no place to say so.
+bool is_jax(py::handle object) {
+  const std::string module = py::str(py::type::handle_of(object).attr("__module__"));
+  return module.compare(0, 3, "jax") == 0;
 }
 
 bool is_on_device(py::handle object) {
@@ -101,6 +108,7 @@ void BorrowedTensor::from_protocol(py::handle object, const char* op, const char
   } else if (PyCapsule_IsValid(capsule, "dltensor")) {
     legacy_ = static_cast<DLManagedTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
     PyCapsule_SetName(capsule, "used_dltensor");
+    if (written && is_jax(object)) refuse(op, argument, "writable memory", "a JAX array, which cannot be changed");
     tensor_ = &legacy_->dl_tensor;
   } else {
     refuse(op, argument, "an unused DLPack capsule", Py_TYPE(capsule)->tp_name);
@@ -133,6 +141,21 @@ void* current_stream(py::handle object, const char* op, const char* argument, co
   }
   const py::object handle = ask_library("stream_of", op, argument, object, py::args());
   return reinterpret_cast<void*>(handle.cast<uintptr_t>());
+}
+
+void expect_stream(py::handle object, py::handle first, const char* op, const char* argument, const DLDevice& device,
+                   void* stream) {
+  PyTypeObject *type = Py_TYPE(object.ptr()), *other = Py_TYPE(first.ptr());
+  if (type == other) return;
+  const DLPackExchangeAPI* api = exchange_api(type);
+  if (api && api == exchange_api(other)) return;  // a subclass
+  auto number = [](void* s) { return reinterpret_cast<uintptr_t>(s); };
+  const uintptr_t wanted = number(stream), got = number(current_stream(object, op, argument, device));
+  if (wanted == got || (wanted <= 1 && got <= 1 && device.device_type == kDLCUDA)) return;  // 0 and 1: the default stream
+  char rule[96], value[96];
+  std::snprintf(rule, sizeof rule, "a tensor whose library works on stream 0x%zx, as that of the first", wanted);
+  std::snprintf(value, sizeof value, "%s on 0x%zx", type->tp_name, got);
+  refuse(op, argument, rule, value);
 }
 
 DeviceScratch::DeviceScratch(py::handle object, const char* op, const char* argument, uint64_t bytes) {

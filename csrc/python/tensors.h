@@ -32,6 +32,11 @@ class BorrowedTensor {
 // The current stream of `device` in the library that owns the device tensor `object`.
 void* current_stream(pybind11::handle object, const char* op, const char* argument, const DLDevice& device);
 
+// A later device tensor of a call that is launched on `stream`, the current one of the library of `first`: the library of
+// `object`, if it is another, must be working on it too. Else one side would read or write too early.
+void expect_stream(pybind11::handle object, pybind11::handle first, const char* op, const char* argument,
+                   const DLDevice& device, void* stream);
+
 // Memory on the device of `object`, from the allocator of its library, for the length of one call.
 class DeviceScratch {
  public:

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * dsv4spec: kernels for DeepSeek-V4 MTP / NextN speculative decoding. The public C ABI.
+ *
+ *   dsv4_mhc_post_args args = {0};
+ *   args.struct_size = sizeof args;
+ *   args.y = &y; ...
+ *   if (dsv4_mhc_post(&args, stream) != DSV4_OK) fprintf(stderr, "%s\n", dsv4_last_error());
+ *
  * Conventions: types.h. Each family header is the contract of its ops: formula, shapes, dtypes, ties,
  * NaN and empty rules stand above each struct.
  */

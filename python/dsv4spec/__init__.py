@@ -30,6 +30,10 @@ _LAZY = {
     "GenerationError": "engine",
     "SamplingParams": "request",
     "SpeculativeConfig": "spec.options",
+    "get_include": "paths",
+    "get_library": "paths",
+    "get_cmake_dir": "paths",
+    "get_pkgconfig_dir": "paths",
 }
 __all__ = ["ops", "use_backend", "__version__", *_LAZY]
 

@@ -8,6 +8,7 @@ import importlib
 import os
 import sys
 
+from . import paths
 from ._extras import MODELS, needs
 from ._version import __version__
 
@@ -31,6 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     parser = argparse.ArgumentParser(prog="dsv4spec", description="DeepSeek-V4 MTP / NextN speculative decoding.")
     parser.add_argument("--version", action="version", version=f"dsv4spec {__version__}")
+    paths.add_options(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (module_name, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")

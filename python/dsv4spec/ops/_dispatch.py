@@ -53,11 +53,19 @@ def _compiling() -> bool:  # torch.compiler.is_dynamo_compiling once torch is th
     return False
 
 
+def _recording() -> bool:  # torch.is_grad_enabled once torch is there
+    return False
+
+
+_tensors: tuple[type, ...] = ()  # torch's, once it is there
+
+
 def torch_is_there(torch) -> None:
-    """Make calls watch for torch.compile and tensor subclasses."""
-    global _compiling
-    _compiling = torch.compiler.is_dynamo_compiling
-    _PLAIN.update((torch.Tensor, torch.nn.Parameter))
+    """Make calls watch for torch.compile, tensor subclasses and gradients."""
+    global _compiling, _recording, _tensors
+    _compiling, _recording = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+    _tensors = (torch.Tensor, torch.nn.Parameter)
+    _PLAIN.update(_tensors)
 
 
 class MissingKernel(NotImplementedError):
@@ -217,6 +225,8 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
             if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
                 if _traced((*args, *kwargs.values())):
                     return _torch.call(OPS[name], args, kwargs)
+            if _recording() and _wants_gradient((*args, *kwargs.values())):
+                return _torch.call(OPS[name], args, kwargs)  # whose results know that there is no derivative
             try:
                 if name in (_direct_ops() if _route.direct is None else _route.direct):
                     return body(*args, **kwargs)
@@ -253,6 +263,13 @@ def _wants_reference(name: str, args, kwargs) -> bool:
 def _traced(values) -> bool:
     """Is this call seen by torch.compile or under a tensor subclass (FakeTensor, ...)?"""
     return _compiling() or any(type(v) not in _PLAIN and is_torch(v) for v in values)
+
+
+def _wants_gradient(values) -> bool:
+    for v in values:
+        if type(v) in _tensors and v.requires_grad or type(v) is tuple and _wants_gradient(v):
+            return True
+    return False
 
 
 def run(op_: Op, args, kwargs):

@@ -81,11 +81,49 @@ def register(dispatch) -> None:
             library.define(name + schema, tags=(torch.Tag.needs_exact_strides,))
             library.impl(name, make(op_, dispatch.run), "CompositeExplicitAutograd")
             torch.library.register_fake("dsv4spec::" + name, make(op_, dispatch.fake), lib=library)
+            _no_derivative(torch, library, op_.name, name)
     setattr(torch.library, _HELD_AS, (library, schemas))
 
 
+def _no_derivative(torch, library, op_name: str, name: str) -> None:
+    """No gradient gets lost in silence: the results of a functional form raise at the backward pass, as torch's own ops
+    without a derivative do; a form that writes into its arguments refuses, as torch's ``out=`` does. (Not by
+    ``register_autograd``, which takes no tensors by keyword.)"""
+    packet, _, overload = name.partition(".")
+    form = getattr(getattr(torch.ops.dsv4spec, packet), overload or "default")
+    names, writes = [a.name for a in form._schema.arguments], form._schema.is_mutable
+
+    class NoDerivative(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, compute, *inputs):
+            with torch._C._AutoDispatchBelowAutograd():
+                return compute()
+
+        @staticmethod
+        def backward(ctx, *gradients):
+            raise RuntimeError(f"{op_name}: no derivative is defined; detach its inputs, or call it under torch.no_grad()")
+
+    def autograd(keyset, *args, **kwargs):
+        def compute():
+            return form.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+
+        if not torch.is_grad_enabled():
+            return compute()
+        wanting = {argument: value for argument, value in (*zip(names, args), *kwargs.items())
+                   if isinstance(value, torch.Tensor) and value.requires_grad}
+        if not wanting:
+            return compute()
+        if writes:
+            raise ValueError(f"{op_name}: {next(iter(wanting))}: expected a tensor that requires no gradient where the op "
+                             "writes into its arguments (it has no derivative), got one that does; call it under "
+                             "torch.no_grad()")
+        return NoDerivative.apply(compute, *wanting.values())
+
+    library.impl(name, autograd, "Autograd", with_keyset=True)
+
+
 def call(op_, args, kwargs):
-    """The call as torch sees it (torch.compile, FakeTensor, other tensor subclasses)."""
+    """The call as torch sees it (torch.compile, FakeTensor, other tensor subclasses, gradients)."""
     import torch
 
     packet = getattr(torch.ops.dsv4spec, op_.name)

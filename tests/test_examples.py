@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The examples, built and run as a user would: against the installed package, in a folder of their own, with nothing of this
+source tree in reach. Each checks its own results. Those that need more than the tests install are marked `package`."""
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import dsv4spec
+import pytest
+from build_util import ROOT, run, tool
+
+EXAMPLES = ROOT / "examples"
+PACKAGE = Path(dsv4spec.__file__).parent
+
+
+def compiler(*names: str) -> str:
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"gate: no compiler ({' or '.join(names)})")
+
+
+def asked(option: str) -> str:
+    """What `python -m dsv4spec OPTION` prints."""
+    result = run(sys.executable, "-m", "dsv4spec", option, cwd="/", PYTHONPATH=PACKAGE.parent)
+    assert result.returncode == 0, result.stdout
+    return result.stdout.removesuffix("\n")
+
+
+def example(tmp_path, name: str, *arguments, python=sys.executable):
+    shutil.copy(EXAMPLES / name, tmp_path)
+    return run(python, name, *arguments, cwd=tmp_path, PYTHONPATH=PACKAGE.parent, OMP_NUM_THREADS="1", timeout=600)
+
+
+def test_the_c_example_by_pkg_config(tmp_path):
+    if not shutil.which("pkg-config"):
+        pytest.skip("gate: pkg-config is not installed")
+    shutil.copy(EXAMPLES / "tree_verify.c", tmp_path)
+    cc = compiler("cc", "gcc", "clang")
+    build = (f"{cc} -std=c99 -pedantic -Wall -Wextra -Werror tree_verify.c $(pkg-config --cflags --libs dsv4spec) "
+             "-o tree_verify")
+    result = run("sh", "-c", build, cwd=tmp_path, PKG_CONFIG_PATH=asked("--pkgconfig-dir"))
+    assert result.returncode == 0, result.stdout
+    result = run(tmp_path / "tree_verify", cwd="/", LD_LIBRARY_PATH=None)
+    assert result.returncode == 0, result.stdout
+    assert "refused: verify_positions_padding: positions: expected " in result.stdout
+    assert f"dsv4spec {dsv4spec.__version__}, ABI 1: all as expected" in result.stdout
+
+
+def test_the_cpp_examples_by_find_package(tmp_path):
+    compiler("c++", "g++")
+    for name in ("CMakeLists.txt", "window_attention.cpp", "cuda_pointers.cpp"):
+        shutil.copy(EXAMPLES / name, tmp_path)
+    cmake = tool("cmake")
+    result = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", "-GUnix Makefiles",
+                 f"-DCMAKE_PREFIX_PATH={asked('--cmake-dir')}", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
+    assert result.returncode == 0, result.stdout
+    result = run(cmake, "--build", tmp_path / "build")
+    assert result.returncode == 0, result.stdout
+    result = run(tmp_path / "build" / "window_attention", cwd="/", LD_LIBRARY_PATH=None)
+    assert result.returncode == 0, result.stdout
+    assert "refused: swa_paged_attention: block_table: expected " in result.stdout, result.stdout
+    if (program := tmp_path / "build" / "cuda_pointers").exists():  # where there is a CUDA toolkit
+        result = run(program, cwd="/", LD_LIBRARY_PATH=None)
+        not_built = "mhc_post: backend cuda: not built" in result.stdout
+        assert result.returncode in (0, 77) or not_built, result.stdout
+        assert ("20 of 20" if result.returncode == 0 else "no GPU here" if result.returncode == 77 else "cuda") in result.stdout
+
+
+def test_the_numpy_example(tmp_path):
+    result = example(tmp_path, "numpy_ops.py")
+    assert result.returncode == 0, result.stdout
+    assert "refused: mhc_post: residual: expected " in result.stdout
+
+
+def test_the_compile_example(tmp_path):
+    result = example(tmp_path, "torch_compile.py", "aot_eager")
+    assert result.returncode == 0, result.stdout
+    assert "rows of the cache that were written: 3" in result.stdout
+
+
+@pytest.mark.package
+def test_the_compile_example_with_inductor(tmp_path):
+    result = example(tmp_path, "torch_compile.py")
+    assert result.returncode == 0, result.stdout
+
+
+def test_the_cupy_example_says_what_it_lacks(tmp_path):
+    result = example(tmp_path, "cupy_ops.py")
+    assert result.returncode in (0, 77) and result.stdout.strip(), result.stdout
+
+
+@pytest.mark.package
+def test_the_jax_example(tmp_path):
+    """JAX in an environment of its own beside NumPy, without torch."""
+    venv = tmp_path / "venv"
+    assert run(sys.executable, "-m", "venv", "--without-pip", venv).returncode == 0
+    result = run(sys.executable, "-m", "pip", "--python", venv / "bin" / "python", "install",
+                 *os.environ.get("PIP_ARGS", "").split(), "jax")
+    if result.returncode:
+        pytest.skip("gate: pip cannot install jax: " + result.stdout.strip().splitlines()[-1])
+    result = example(tmp_path, "jax_cpu.py", python=venv / "bin" / "python")
+    assert result.returncode == 0, result.stdout
+    assert "refused: mhc_post: out: expected writable memory, got a JAX array" in result.stdout
