@@ -39,8 +39,8 @@ template <class Lanes>
 struct I8Source;
 template <>
 struct I8Source<FloatLanes> {
+  static constexpr bool kEnters = false;
   const int8_t* w[kTileColumns];
-  void enter(int64_t) {}
   static vf decode(const int8_t* p) { return __builtin_convertvector(widen(p), vf); }
   vf get(int row, int64_t k) const { return decode(w[row] + k); }
   vf get_n(int row, int64_t k, int n) const { return get_padded(*this, w[row] + k, n); }
@@ -51,6 +51,7 @@ template <class Lanes>
 struct E4m3Source;
 template <>
 struct E4m3Source<FloatLanes> {
+  static constexpr bool kEnters = true;
   const uint8_t* w[kTileColumns];
   const uint8_t* scales;
   vf scale{};
@@ -63,8 +64,8 @@ struct E4m3Source<FloatLanes> {
 #ifdef __AVX512BF16__
 template <>
 struct I8Source<Bf16Lanes> {
+  static constexpr bool kEnters = false;
   const int8_t* w[kTileColumns];
-  void enter(int64_t) {}
   static __m512i decode(const int8_t* p) {  // eight bits of magnitude fit bf16
     const vf low = I8Source<FloatLanes>::decode(p), high = I8Source<FloatLanes>::decode(p + 16);
     return (__m512i)_mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low));
@@ -87,6 +88,7 @@ inline constexpr E4m3Table kE4m3Table;
 // For moderate scales: a table look-up, the scale added to the exponents in the table.
 template <>
 struct E4m3Source<Bf16Lanes> {
+  static constexpr bool kEnters = true;
   const uint8_t* w[kTileColumns];
   const uint8_t* scales;
   __m512i table[4] = {};
@@ -99,12 +101,12 @@ struct E4m3Source<Bf16Lanes> {
     }
   }
   __m512i decode(const uint8_t* p) const {
-    const __m512i x = _mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+    const __m512i x = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));  // the sign stays on top
     const __m512i low = _mm512_permutex2var_epi16(table[0], x, table[1]);
     const __m512i high = _mm512_permutex2var_epi16(table[2], x, table[3]);
     const __mmask32 upper = _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40));
     const __m512i bits = _mm512_mask_blend_epi16(upper, low, high), top = _mm512_set1_epi16(INT16_MIN);
-    return _mm512_or_si512(bits, _mm512_and_si512(_mm512_slli_epi16(x, 8), top));
+    return _mm512_or_si512(bits, _mm512_and_si512(x, top));
   }
   __m512i get(int row, int64_t k) const { return decode(w[row] + k); }
   __m512i get_n(int row, int64_t k, int n) const { return get_padded(*this, w[row] + k, n); }

@@ -42,38 +42,47 @@ struct Bf16Lanes {  // products of bf16 are exact, two are added to an fp32 lane
 };
 #endif
 
-// Where the weights of a tile come from: `enter(k)` at every multiple of kScaleBlock, then get(row, k) for kStep values
-// and get_n for fewer. This one reads floats; decode.h has the quantised ones.
+// Where the weights of a tile come from: get(row, k) for kStep values and get_n for fewer, after enter(k) at every
+// multiple of kScaleBlock if kEnters. This one reads floats; decode.h has the quantised ones.
 template <class Lanes, class Y>
 struct FloatSource {
+  static constexpr bool kEnters = false;
   const Y* w[kTileColumns];
-  void enter(int64_t) {}
   typename Lanes::V get(int row, int64_t k) const { return Lanes::load(w[row] + k); }
   typename Lanes::V get_n(int row, int64_t k, int n) const { return Lanes::load_n(w[row] + k, n); }
 };
 
-// sums[m*N + n] += x[m] . w[n] over k values, a lane's share each.
+// sums[m*N + n] += x[m] . w[n] over k values, a lane's share each. ahead: what lies so many values behind each weight is
+// fetched into the second-level cache meanwhile (0: nothing).
 template <class Lanes, int M, int N, class X, class Source>
-inline void dots(const X* const* x, Source w, int64_t k, vf* sums) {
+inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead = 0) {
   vf c[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) c[m][n] = sums[m * N + n];
-  int64_t i = 0;
-  while (i + Lanes::kStep <= k) {
-    w.enter(i);
-    for (const int64_t end = std::min(i + kScaleBlock, k); i + Lanes::kStep <= end; i += Lanes::kStep) {
-      typename Lanes::V b[N];
-      for (int n = 0; n < N; ++n) b[n] = w.get(n, i);
-      for (int m = 0; m < M; ++m) {
-        const typename Lanes::V a = Lanes::load(x[m] + i);
-        for (int n = 0; n < N; ++n) c[m][n] = Lanes::multiply_add(c[m][n], a, b[n]);
-      }
+  auto step = [&](int64_t i) {
+    typename Lanes::V b[N];
+    for (int n = 0; n < N; ++n) b[n] = w.get(n, i);
+    if (ahead)
+      for (int n = 0; n < N; ++n) __builtin_prefetch(w.w[n] + i + ahead, 0, 2);
+    for (int m = 0; m < M; ++m) {
+      const typename Lanes::V a = Lanes::load(x[m] + i);
+      for (int n = 0; n < N; ++n) c[m][n] = Lanes::multiply_add(c[m][n], a, b[n]);
     }
+  };
+  int64_t i = 0;
+  if constexpr (Source::kEnters) {
+    while (i + Lanes::kStep <= k) {
+      w.enter(i);
+      for (const int64_t end = std::min(i + kScaleBlock, k); i + Lanes::kStep <= end; i += Lanes::kStep) step(i);
+    }
+  } else {  // one loop: around an inner one GCC would keep the sums in memory
+    for (; i + Lanes::kStep <= k; i += Lanes::kStep) step(i);
   }
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) sums[m * N + n] = c[m][n];
   if (i == k) return;
-  if (i % kScaleBlock == 0) w.enter(i);
+  if constexpr (Source::kEnters)
+    if (i % kScaleBlock == 0) w.enter(i);
   const int rest = static_cast<int>(k - i);
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n)
@@ -106,12 +115,12 @@ inline void hsum4(const vf* v, float* out) {
 
 // sums[m*N + n] += x_m . w[n] for any number of rows; row m starts at x + m*pitch.
 template <class Lanes, int N, class X, class Source>
-inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums) {
+inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums, int64_t ahead = 0) {
   const X* a[kTileRows];
   auto tile = [&](auto count, int64_t m) {
     constexpr int M = decltype(count)::value;
     for (int i = 0; i < M; ++i) a[i] = x + (m + i) * pitch;
-    dots<Lanes, M, N>(a, w, k, sums + m * N);
+    dots<Lanes, M, N>(a, w, k, sums + m * N, m == 0 ? ahead : 0);
   };
   int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows) tile(std::integral_constant<int, kTileRows>{}, m);

@@ -16,8 +16,8 @@
 namespace dsv4::cpu {
 
 constexpr int64_t kPiece = 1024;
-constexpr int64_t kBlockTokens = 64;  // tokens between two barriers
-constexpr int64_t kGroupTokens = 16;  // tokens of a work item of the projection
+constexpr int64_t kGroupTokens = 4 * kTileRows;     // tokens of a work item of the projection
+constexpr int64_t kBlockTokens = 2 * kGroupTokens;  // tokens between two barriers
 
 constexpr int mhc_slots(int columns) { return (columns + 1 + 15) / 16 * 16; }
 inline int64_t mhc_pieces(int64_t hc, int64_t d) { return (d * hc + kPiece - 1) / kPiece; }
@@ -26,39 +26,79 @@ inline uint64_t mhc_workspace(int64_t T, int64_t hc, int64_t d, int columns) {
 }
 
 struct MhcRows {
-  TensorView residual, fn, base, scale, norm_weight, y;
+  TensorView residual, source, fn, base, scale, norm_weight, y;  // source: the residual that comes from memory
   int64_t T, hc, d;
   double rms_eps, hc_eps;
 };
 template <class Params>
 inline MhcRows mhc_rows(const Params& p, const TensorView& residual, const TensorView& y) {
-  return {residual, p.fn, p.base, p.scale, p.norm_weight, y, p.T, p.hc, p.d, p.rms_eps, p.hc_eps};
+  return {residual, p.residual, p.fn, p.base, p.scale, p.norm_weight, y, p.T, p.hc, p.d, p.rms_eps, p.hc_eps};
 }
 
-// Partial sums of `count` <= kTileRows tokens from t, over channels [c0, c0 + n) of all streams.
-template <class T, int HC, int COLUMNS, int M>
-inline void project_tile(const MhcRows& p, int64_t t, int64_t c0, int64_t n, float* partial, int64_t pitch) {
-  auto columns = [&](auto width, int first) {
-    constexpr int N = decltype(width)::value;
-    vf sums[M * N] = {};
-    for (int s = 0; s < HC; ++s) {
-      const T* x[M];
-      FloatSource<FloatLanes, float> w;
-      for (int m = 0; m < M; ++m) x[m] = p.residual.at<const T>(t + m, s) + c0;
-      for (int i = 0; i < N; ++i) w.w[i] = p.fn.at<const float>(first + i) + s * p.d + c0;
-      dots<FloatLanes, M, N>(x, w, n, sums);
+// Four rows of fn at channels [c0, c0 + n) of all streams, one after the other.
+template <int HC>
+struct StreamSource {
+  static constexpr bool kEnters = false;
+  const float* w[4];
+  int64_t n, skip;  // skip: from the end of a stream's channels to the next one's
+  vf get(int row, int64_t k) const {
+    int64_t at = k;
+    for (int s = 1; s < HC; ++s) at += k >= s * n ? skip : 0;
+    return load(w[row] + at);
+  }
+  vf get_n(int row, int64_t k, int count) const { return load_n(w[row] + k, count); }
+  StreamSource<1> stream(int s) const {
+    const int64_t at = s * (n + skip);
+    return {{w[0] + at, w[1] + at, w[2] + at, w[3] + at}, n, 0};
+  }
+};
+
+struct MhcTile {
+  int64_t t, count, c0;
+};
+// Runs of n channels are too short for the processor to foresee the next one.
+template <class T, int HC>
+inline void fetch(const MhcRows& p, int64_t t, int64_t c0, int64_t n) {
+  for (int s = 0; s < HC; ++s) {
+    const char* row = reinterpret_cast<const char*>(p.source.at<const T>(t, s) + c0);
+    for (int64_t i = 0; i < n * static_cast<int64_t>(sizeof(T)); i += 64) __builtin_prefetch(row + i, 0, 2);
+  }
+}
+
+// Partial sums of `count` <= kTileRows tokens from t, over channels [c0, c0 + n) of all streams. The tile is widened once
+// for all columns; its rows lie a cache line more than a power of two apart.
+template <class T, int HC, int COLUMNS>
+inline void project_tile(const MhcRows& p, int64_t t, int64_t count, int64_t c0, int64_t n, float* partial, int64_t pitch,
+                         MhcTile next) {
+  constexpr int64_t kRow = kPiece + 16;
+  alignas(64) float x[kTileRows * kRow];
+  for (int64_t m = 0; m < count; ++m) {
+    vf squares[HC] = {};
+    for_vectors(n, [&](int64_t c, int width) {
+      for (int s = 0; s < HC; ++s) {
+        const vf v = load_some(p.residual.at<const T>(t + m, s) + c0 + c, width);
+        store_some(x + m * kRow + s * n + c, v, width);
+        squares[s] += v * v;
+      }
+    });
+    for (int s = 1; s < HC; ++s) squares[0] += squares[s];
+    partial[m * pitch + COLUMNS] = hsum(squares[0]);
+  }
+  for (int first = 0; first < COLUMNS; first += 4) {
+    vf sums[kTileRows * 4] = {};
+    for (int64_t m = first / 4; m < next.count; m += (COLUMNS + 3) / 4) fetch<T, HC>(p, next.t + m, next.c0, n);
+    StreamSource<HC> w{{}, n, p.d - n};
+    for (int i = 0; i < 4; ++i) w.w[i] = p.fn.at<const float>(std::min(first + i, COLUMNS - 1)) + c0;
+    if (n % W == 0) {
+      dots_rows<FloatLanes, 4>(x, kRow, count, w, HC * n, sums);
+    } else {  // no vector may lie in two streams
+      for (int s = 0; s < HC; ++s) dots_rows<FloatLanes, 4>(x + s * n, kRow, count, w.stream(s), n, sums);
     }
-    for (int m = 0; m < M; ++m) {
-      if (N == 4) hsum4(sums + m * N, partial + m * pitch + first);
-      else for (int i = 0; i < N; ++i) partial[m * pitch + first + i] = hsum(sums[m * N + i]);
+    for (int64_t m = 0; m < count; ++m) {
+      float four[4];
+      hsum4(sums + m * 4, four);
+      for (int i = 0; i < 4 && first + i < COLUMNS; ++i) partial[m * pitch + first + i] = four[i];
     }
-  };
-  for (int first = 0; first + 4 <= COLUMNS; first += 4) columns(std::integral_constant<int, 4>{}, first);
-  if constexpr (COLUMNS % 4) columns(std::integral_constant<int, COLUMNS % 4>{}, COLUMNS / 4 * 4);
-  for (int m = 0; m < M; ++m) {
-    float squares = 0;
-    for (int s = 0; s < HC; ++s) squares += sum_squares(p.residual.at<const T>(t + m, s) + c0, n);
-    partial[m * pitch + COLUMNS] = squares;
   }
 }
 
@@ -66,7 +106,6 @@ inline void project_tile(const MhcRows& p, int64_t t, int64_t c0, int64_t n, flo
 template <class T, int HC, int COLUMNS, class Before>
 inline void project(const MhcRows& p, int64_t t0, int64_t t1, float* workspace, Before&& before) {
   constexpr int64_t kChannels = kPiece / HC;
-  constexpr int M = kTileRows > 4 ? 4 : kTileRows;
   const int64_t pieces = mhc_pieces(HC, p.d), groups = (t1 - t0 + kGroupTokens - 1) / kGroupTokens;
   const int64_t pitch = pieces * mhc_slots(COLUMNS);
   const int64_t tokens = std::min(t1 - t0, kGroupTokens), width = std::min(p.d, kChannels);
@@ -74,12 +113,19 @@ inline void project(const MhcRows& p, int64_t t0, int64_t t1, float* workspace, 
   parallel(pieces * groups, grain_for(work), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t piece = i / groups, c0 = piece * kChannels, n = std::min(kChannels, p.d - c0);
-      int64_t t = t0 + i % groups * kGroupTokens;
-      const int64_t last = std::min(t + kGroupTokens, t1);
-      for (int64_t u = t; u < last; ++u) before(u, c0, n);
-      float* out = workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS);
-      for (; t + M <= last; t += M, out += M * pitch) project_tile<T, HC, COLUMNS, M>(p, t, c0, n, out, pitch);
-      for (; t < last; ++t, out += pitch) project_tile<T, HC, COLUMNS, 1>(p, t, c0, n, out, pitch);
+      const int64_t first = t0 + i % groups * kGroupTokens, last = std::min(first + kGroupTokens, t1);
+      for (int64_t t = first; t < last; t += kTileRows) {
+        const int64_t count = std::min<int64_t>(kTileRows, last - t);
+        for (int64_t u = t; u < t + count; ++u) before(u, c0, n);
+        MhcTile next{t + count, std::min<int64_t>(kTileRows, last - t - count), c0};
+        if (next.count == 0 && i + 1 < end) {  // the first tile of the next item
+          const int64_t group = (i + 1) % groups;
+          next.t = t0 + group * kGroupTokens, next.count = std::min<int64_t>(kTileRows, t1 - next.t);
+          next.c0 = std::min((i + 1) / groups * kChannels, p.d - n);
+        }
+        project_tile<T, HC, COLUMNS>(p, t, count, c0, n, workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS), pitch,
+                                     next);
+      }
     }
   });
 }

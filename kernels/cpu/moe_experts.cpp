@@ -143,7 +143,7 @@ void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
     vf sums[kRows * N];
     std::fill_n(sums, rows * N, vf{});
     const X* x = reinterpret_cast<const X*>(plan.x) + first * x_pitch(p);
-    dots_rows<InLanes<X, Y>, N>(x, x_pitch(p), rows, w, p.d, sums);
+    dots_rows<InLanes<X, Y>, N>(x, x_pitch(p), rows, w, p.d, sums, first == g.begin ? 2 * (w.w[1] - w.w[0]) : 0);
     for (int64_t m = 0; m < rows; ++m) {
       const int64_t at = (first + m) * h_pitch(p) + j;
       for (int c = 0; c < 2 && j + c < inter; ++c)
@@ -176,7 +176,8 @@ void down_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
     vf sums[kRows * N];
     std::fill_n(sums, rows * N, vf{});
-    dots_rows<FloatLanes, N>(plan.h + first * h_pitch(p), h_pitch(p), rows, w, shared ? p.shared_inter : p.inter, sums);
+    dots_rows<FloatLanes, N>(plan.h + first * h_pitch(p), h_pitch(p), rows, w, shared ? p.shared_inter : p.inter, sums,
+                             first == g.begin ? N * (w.w[1] - w.w[0]) : 0);
     for (int64_t m = 0; m < rows; ++m)
       for (int c = 0; c < N && j + c < p.d; ++c) plan.y[(first + m) * y_pitch(p) + j + c] = hsum(sums[m * N + c]);
   }

@@ -15,7 +15,7 @@ namespace {
 
 using Params = NextnFuseHiddenParams;
 constexpr int N = kTileColumns;
-constexpr int64_t kDepth = 1024;    // k values of a decoded tile: a multiple of kScaleBlock
+constexpr int64_t kDepth = 2048;    // k values of a decoded tile: a multiple of kScaleBlock
 constexpr int64_t kLongDepth = 4096;  // of a tile that is read where it lies
 constexpr int64_t kMaxRows = 80;    // rows of x between two barriers: they stay in the second-level cache
 static_assert(kDepth % kScaleBlock == 0, "a tile holds whole scale blocks");
@@ -57,38 +57,40 @@ void norm_rows(const Params& p, int64_t t0, int64_t n, X* x) {
 
 // sums[row][N] += x . w over all k, for the N weight rows of `source`.
 template <class Lanes, class X, class Source>
-void panel_direct(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const Source& source) {
+void panel_direct(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const Source& source, int64_t ahead) {
   for (int64_t k = 0; k < d; k += kLongDepth) {
     Source at = source;
     for (auto& w : at.w) w += k;
     const int64_t depth = std::min(kLongDepth, d - k);
-    dots_rows<Lanes, N>(x + k, pitch, rows, at, depth, sums);
+    dots_rows<Lanes, N>(x + k, pitch, rows, at, depth, sums, ahead);
   }
 }
 
 // The same for quantised weights: decoded once a tile if several register tiles of rows need them.
 template <class Lanes, class X, class Source>
-void panel_decoded(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, Source source) {
+void panel_decoded(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, Source source, int64_t ahead) {
   using D = std::conditional_t<Lanes::kStep == W, float, bf16>;
-  if (rows <= kTileRows) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums);
+  if (rows <= kTileRows) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums, ahead);
   D tile[N][kDepth];
   FloatSource<Lanes, D> decoded;
   for (int i = 0; i < N; ++i) decoded.w[i] = tile[i];
   for (int64_t k = 0; k < d; k += kDepth) {
     const int64_t depth = std::min(kDepth, d - k);
     for (int64_t b = 0; b < depth; b += kScaleBlock) {
-      source.enter(k + b);
+      if constexpr (Source::kEnters) source.enter(k + b);
       const int64_t end = std::min(b + kScaleBlock, depth);
       for (int n = 0; n < N; ++n)
-        for (int64_t i = b; i < end; i += Lanes::kStep)
+        for (int64_t i = b; i < end; i += Lanes::kStep) {
+          __builtin_prefetch(source.w[n] + k + i + ahead, 0, 2);
           Lanes::store(tile[n] + i, i + Lanes::kStep <= end ? source.get(n, k + i)
                                                             : source.get_n(n, k + i, static_cast<int>(end - i)));
+        }
     }
     dots_rows<Lanes, N>(x + k, pitch, rows, decoded, depth, sums);
   }
 }
 
-// Weight rows j .. j+N. E4M3 rows of a panel share one row of scales (N divides kScaleBlock).
+// Weight rows j .. j+N; the next panel is fetched meanwhile. E4M3 rows of a panel share one row of scales (N divides kScaleBlock).
 template <class X>
 void panel(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const TensorView& weight,
            const TensorView& scale, int64_t j) {
@@ -97,20 +99,21 @@ void panel(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const T
     for (int i = 0; i < N; ++i) source.w[i] = weight.at<Value>(j + i);
     return source;
   };
+  const int64_t ahead = N * weight.stride[0];
   if (weight.dtype == kF32)
-    return panel_direct<FloatLanes>(x, pitch, rows, d, sums, fill(FloatSource<FloatLanes, float>{}));
+    return panel_direct<FloatLanes>(x, pitch, rows, d, sums, fill(FloatSource<FloatLanes, float>{}), ahead);
   if (weight.dtype == kBF16)
-    return panel_direct<Lanes<X>>(x, pitch, rows, d, sums, fill(FloatSource<Lanes<X>, bf16>{}));
-  if (weight.dtype == kI8) return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, fill(I8Source<Lanes<X>>{}));
+    return panel_direct<Lanes<X>>(x, pitch, rows, d, sums, fill(FloatSource<Lanes<X>, bf16>{}), ahead);
+  if (weight.dtype == kI8) return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, fill(I8Source<Lanes<X>>{}), ahead);
   E4m3Source<Lanes<X>> source = fill(E4m3Source<Lanes<X>>{});
   source.scales = scale.at<const uint8_t>(j / kScaleBlock);
   const int64_t blocks = (d + kScaleBlock - 1) / kScaleBlock;
   if (Lanes<X>::kStep == W || std::all_of(source.scales, source.scales + blocks, e8m0_is_moderate))
-    return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, source);
+    return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, source, ahead);
   // Exponents that bf16 products would flush, and NaN.
   E4m3Source<FloatLanes> wide = fill(E4m3Source<FloatLanes>{});
   wide.scales = source.scales;
-  panel_decoded<FloatLanes>(x, pitch, rows, d, sums, wide);
+  panel_decoded<FloatLanes>(x, pitch, rows, d, sums, wide, ahead);
 }
 
 template <class T, class X>

@@ -43,4 +43,16 @@ inline vf maxima_of(const vf* v) {
   return combine_lanes(v, [](vf a, vf b) { return vmax(a, b); });
 }
 
+// Lane l of vector i becomes lane i of vector l: each pass moves the top bit of the vector's number behind the lane's.
+inline void transpose(vf (&v)[W]) {
+  for (int pass = 1; pass < W; pass *= 2) {
+    vf next[W];
+    for (int i = 0; i < W / 2; ++i) {
+      next[2 * i] = zip_lo(v[i], v[i + W / 2]);
+      next[2 * i + 1] = zip_hi(v[i], v[i + W / 2]);
+    }
+    for (int i = 0; i < W; ++i) v[i] = next[i];
+  }
+}
+
 }  // namespace dsv4::cpu

@@ -115,12 +115,30 @@ inline vu bf16_bits(vf v) {
   const vu is_nan = reinterpret_cast<vu>(v != v);
   return (is_nan & nan) | (~is_nan & round);
 }
+#ifdef __AVX512BF16__
+// The instruction takes subnormal numbers for zero: those lanes, which hardly ever occur, are rounded as integers.
+inline __m256i to_bf16(vf v) {
+  const __m512 x = reinterpret_cast<__m512>(v);
+  const __m256i fast = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+  const __mmask16 tiny = _mm512_fpclass_ps_mask(x, 0x20);
+  if (__builtin_expect(tiny == 0, 1)) return fast;
+  return _mm256_mask_mov_epi16(fast, tiny, _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(bf16_bits(v))));
+}
+inline void store(bf16* p, vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
+#else
 inline void store(bf16* p, vf v) { narrow(&p->bits, bf16_bits(v)); }
+#endif
 // The value that a store as T followed by a load gives.
 template <class T>
 inline vf rounded(vf v) { return v; }
 template <>
-inline vf rounded<bf16>(vf v) { return reinterpret_cast<vf>(bf16_bits(v) << 16); }
+inline vf rounded<bf16>(vf v) {
+#ifdef __AVX512BF16__
+  return reinterpret_cast<vf>(reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, to_bf16(v))) << 16);
+#else
+  return reinterpret_cast<vf>(bf16_bits(v) << 16);
+#endif
+}
 // The first n < W elements; the rest reads as 0 and is not written.
 template <class T>
 inline vf load_n(const T* p, int n) {

@@ -26,11 +26,7 @@ struct Tiles<bf16> {
   }
 
   static const bf16* query(bf16*, const bf16* q, int64_t) { return q; }
-  static vf as_weight(vf e) {
-    bf16 w[W];
-    store(w, e);
-    return load(w);
-  }
+  static vf as_weight(vf e) { return rounded<bf16>(e); }
 
   static void scores(float* score, const bf16* const* q, int heads, const bf16* const* keys, int n, int64_t D) {
     for (int k = 0; k < n; k += 4)
