@@ -89,3 +89,14 @@ def test_numpy_without_copy():
     out = ops.mhc_post(y, residual, post, comb)
     assert type(out).__module__ == "numpy"
     assert torch.equal(torch.from_numpy(out), ops.mhc_post(*make_inputs(3, 4, 24, torch.float32)))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_bfloat16_passes_unchanged(backend):
+    """Subnormal numbers, infinities and NaN too."""
+    y = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).view(16, 4096)
+    one, zero = torch.ones(16, 1), torch.zeros(16, 1, 1)
+    with ops.use_backend(backend):
+        out = ops.mhc_post(y, torch.zeros(16, 1, 4096, dtype=torch.bfloat16), one, zero)[:, 0]
+    assert torch.equal(out.isnan(), y.isnan())
+    assert torch.equal(out[~y.isnan()], y[~y.isnan()])

@@ -3,6 +3,8 @@
 // state, new ones from the call), then the rows that later calls will need are written to the state.
 // A work item is one entry: coff*r candidates of D channels, a softmax per channel; then one row. Bound by memory.
 // Contract: include/dsv4spec/target.h.
+#include <algorithm>
+
 #include "packed_rows.h"
 #include "rmsnorm.h"
 #include "rope.h"
@@ -31,30 +33,33 @@ inline vf score_of(const Candidate& c, int64_t d, int n) {
   return c.ape ? s + load_some(c.ape + d, n) : s;
 }
 
-// entry[0, D): the softmax-weighted sum of the candidates of group w.
+// fn(candidate) for the candidates of group w in order: those of the group before, then its own.
+template <class Fn>
+inline void for_candidates(const Params& p, const PackedRequest& r, int64_t w, Fn&& fn) {
+  for (int64_t half = p.coff - 1; half >= 0; --half) {
+    const int64_t first = (w - half) * p.ratio, column = p.coff == 2 && half == 0 ? p.D : 0;
+    if (first < 0) continue;
+    for (int64_t i = 0; i < p.ratio; ++i) fn(candidate(p, r, first + i, column));
+  }
+}
+
+// entry[0, D): the softmax-weighted sum of the candidates of group w. Candidates come row by row, as they lie in memory;
+// the sums of all channels stay in the first-level cache.
 void mix(const Params& p, const PackedRequest& r, int64_t w, float* entry) {
-  for_vectors(p.D, [&](int64_t d, int n) {
-    vf top = splat(-INFINITY), sum{}, total{};
-    for (int pass = 0; pass < 2; ++pass) {
-      for (int64_t half = p.coff - 1; half >= 0; --half) {  // the group before, then its own
-        const int64_t first = (w - half) * p.ratio;
-        if (first < 0) continue;
-        const int64_t column = p.coff == 2 && half == 0 ? p.D : 0;
-        for (int64_t i = 0; i < p.ratio; ++i) {
-          const Candidate c = candidate(p, r, first + i, column);
-          const vf s = score_of(c, d, n);
-          if (pass == 0) {
-            top = vmax(s, top);
-          } else {
-            const vf e = vexp(s - top);
-            sum += e;
-            total += e * load_some(c.kv + d, n);
-          }
-        }
-      }
-    }
-    store_some(entry + d, total / sum, n);
+  alignas(64) float top[kMaxHeadSize + W], sum[kMaxHeadSize + W];
+  for (int64_t d = 0; d < p.D; d += W) store(top + d, splat(-INFINITY)), store(sum + d, vf{}), store(entry + d, vf{});
+  for_candidates(p, r, w, [&](const Candidate& c) {
+    for_vectors(p.D, [&](int64_t d, int n) { store(top + d, vmax(score_of(c, d, n), load(top + d))); });
   });
+  for_candidates(p, r, w, [&](const Candidate& c) {
+    for_vectors(p.D, [&](int64_t d, int n) {
+      const vf e = vexp(score_of(c, d, n) - load(top + d));
+      store(sum + d, load(sum + d) + e);
+      store(entry + d, load(entry + d) + e * load_some(c.kv + d, n));
+    });
+  });
+  for_vectors(p.D, [&](int64_t d, int n) { store_some(entry + d, load(entry + d) / load(sum + d), n); });
+  if (p.D % W) std::fill(entry + p.D, entry + (p.D + W - 1) / W * W, 0.0f);  // what the norm may read
 }
 
 template <class T>

@@ -17,7 +17,7 @@ struct MixCoefficients {
   }
 };
 
-template <class T, int HC>
+template <class T, int HC, bool Stream = false>
 inline void mix_channels(const TensorView& y, const TensorView& residual, const TensorView& out,
                          const MixCoefficients<HC>& k, int64_t t, int64_t c0, int64_t n) {
   for_vectors(n, [&](int64_t offset, int count) {
@@ -28,7 +28,8 @@ inline void mix_channels(const TensorView& y, const TensorView& residual, const 
     for (int i = 0; i < HC; ++i) {
       vf sum = v * k.post[i];
       for (int j = 0; j < HC; ++j) sum += r[j] * k.comb[j * HC + i];
-      store_some(out.at<T>(t, i) + c, sum, count);
+      if constexpr (Stream) stream(out.at<T>(t, i) + c, sum);
+      else store_some(out.at<T>(t, i) + c, sum, count);
     }
   });
 }

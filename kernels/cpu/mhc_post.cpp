@@ -12,10 +12,16 @@ int32_t launch(const MhcPostParams& p, const Launch&) {
   mhc_dispatch(p.residual, [&](auto zero, auto hc) {
     using T = decltype(zero);
     constexpr int HC = decltype(hc)::value;
-    parallel(p.T, grain_for((2 * HC + 1) * p.d * sizeof(T)), [&](int64_t begin, int64_t end) {
-      for (int64_t t = begin; t < end; ++t)
-        mix_channels<T, HC>(p.y, p.residual, p.out, MixCoefficients<HC>(p.post, p.comb, t), t, 0, p.d);
-    });
+    auto run = [&](auto streams) {
+      parallel(p.T, grain_for((2 * HC + 1) * p.d * sizeof(T)), [&](int64_t begin, int64_t end) {
+        for (int64_t t = begin; t < end; ++t)
+          mix_channels<T, HC, decltype(streams)::value>(p.y, p.residual, p.out, MixCoefficients<HC>(p.post, p.comb, t), t, 0,
+                                                        p.d);
+        if (streams) end_of_stream();
+      });
+    };
+    if (streamable<T>(p.out)) run(std::true_type{});
+    else run(std::false_type{});
   });
   return DSV4_OK;
 }

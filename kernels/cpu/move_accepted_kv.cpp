@@ -10,8 +10,6 @@
 namespace dsv4::cpu {
 namespace {
 
-constexpr int64_t kSlice = 64;  // bytes of a row; a cache line
-
 int64_t row_bytes(const MoveAcceptedKvParams& p) { return p.D * (p.kv_pages.dtype == kF32 ? 4 : 2); }
 
 char* row(const MoveAcceptedKvParams& p, int64_t slot) {
@@ -32,8 +30,9 @@ int32_t launch(const MoveAcceptedKvParams& p, const Launch& launch) {
   }
   const int64_t bytes = row_bytes(p);
   char* scratch = static_cast<char*>(launch.workspace);
-  parallel((bytes + kSlice - 1) / kSlice, grain_for(4 * p.M * kSlice), [&](int64_t begin, int64_t end) {
-    const int64_t from = begin * kSlice, count = std::min(end * kSlice, bytes) - from;
+  const int64_t slice = std::max<int64_t>(64, (bytes / g_host->num_threads() + 63) / 64 * 64);
+  parallel((bytes + slice - 1) / slice, grain_for(4 * p.M * slice), [&](int64_t begin, int64_t end) {
+    const int64_t from = begin * slice, count = std::min(end * slice, bytes) - from;
     for (int64_t m = 0; m < p.M; ++m)
       if (src[m] >= 0 && dst[m] >= 0) std::memcpy(scratch + m * bytes + from, row(p, src[m]) + from, count);
     for (int64_t m = 0; m < p.M; ++m)

@@ -8,7 +8,7 @@
 namespace dsv4::cpu {
 namespace {
 
-template <class T>
+template <class T, bool Stream>
 void run(const QNormRopeParams& p) {
   parallel(p.T * p.H, grain_for(2 * p.D * sizeof(T)), [&](int64_t begin, int64_t end) {
     Turn turn;
@@ -25,9 +25,11 @@ void run(const QNormRopeParams& p) {
       const T* q = p.q.at<T>(t, h);
       const float factor = rms_factor(q, p.D, p.eps);
       int64_t d = 0;
-      for (; d < turn.begin; d += W) store(out + d, load(q + d) * factor);
-      for (; d < p.D; d += W) store(out + d, turn(load(q + d) * factor, d));
+      auto put = [&](vf v) { Stream ? stream(out + d, v) : store(out + d, v); };
+      for (; d < turn.begin; d += W) put(load(q + d) * factor);
+      for (; d < p.D; d += W) put(turn(load(q + d) * factor, d));
     }
+    if (Stream) end_of_stream();
   });
 }
 
@@ -38,7 +40,11 @@ int32_t launch(const QNormRopeParams& p, const Launch& launch) {
       return refuse(launch, "positions: expected -1 or a row of cos_sin [0, %lld) in row %lld, got %lld",
                     (long long)p.max_pos, (long long)t, (long long)position);
   }
-  p.q.dtype == kF32 ? run<float>(p) : run<bf16>(p);
+  auto pick = [&](auto zero) {
+    using T = decltype(zero);
+    streamable<T>(p.out) ? run<T, true>(p) : run<T, false>(p);
+  };
+  p.q.dtype == kF32 ? pick(float{}) : pick(bf16{});
   return DSV4_OK;
 }
 

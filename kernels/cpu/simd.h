@@ -139,6 +139,32 @@ inline vf rounded<bf16>(vf v) {
   return reinterpret_cast<vf>(bf16_bits(v) << 16);
 #endif
 }
+// A store of a result too large for the caches, past them: whole lines are written without being read first. p is
+// aligned to a vector of T (see streamable in kernel.h).
+inline void stream(float* p, vf v) {
+#if defined(__AVX512F__)
+  _mm512_stream_ps(p, reinterpret_cast<__m512>(v));
+#elif defined(__AVX__)
+  _mm256_stream_ps(p, reinterpret_cast<__m256>(v));
+#else
+  store(p, v);
+#endif
+}
+inline void stream(bf16* p, vf v) {
+#if defined(__AVX512BF16__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p), to_bf16(v));
+#elif defined(__AVX512F__)
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(bf16_bits(v))));
+#else
+  store(p, v);
+#endif
+}
+inline void end_of_stream() {
+#if defined(__AVX__)
+  _mm_sfence();  // the next launch may read it on another core
+#endif
+}
 // The first n < W elements; the rest reads as 0 and is not written.
 template <class T>
 inline vf load_n(const T* p, int n) {

@@ -30,7 +30,10 @@ struct Tiles<bf16> {
 
   static void scores(float* score, const bf16* const* q, int heads, const bf16* const* keys, int n, int64_t D) {
     for (int k = 0; k < n; k += 4)
-      for (int h = 0; h < heads; h += kTileHeads) score_tile(score + h * kBlock + k, q + h, keys + k, D);
+      for (int h = 0; h < heads; h += kTileHeads) {
+        const int next = k + 4 + h / kTileHeads;  // each tile of heads fetches one of the next four keys
+        score_tile(score + h * kBlock + k, q + h, keys + k, keys[next < n ? next : n - 1], D);
+      }
   }
 
   static void mix(float* acc, const float* alpha, const float* weight, int heads, const bf16* const* keys, int n,
@@ -53,16 +56,18 @@ struct Tiles<bf16> {
   }
 
   static void take_result(float* to, const float* acc, int64_t D) {
-    for (int64_t d = 0; d < D; d += 8) {
-      const float* from = acc + d / 32 * 32 + d % 32 / 2;
-      std::memcpy(to + d, from, 16);
-      std::memcpy(to + d + 4, from + W, 16);
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
+    for (int64_t d = 0; d < D; d += kPair) {
+      const __m512d a = _mm512_loadu_pd(acc + d), b = _mm512_loadu_pd(acc + d + W);
+      _mm512_storeu_pd(to + d, _mm512_permutex2var_pd(a, low, b));
+      if (d + W < D) _mm512_storeu_pd(to + d + W, _mm512_permutex2var_pd(a, high, b));
     }
   }
 
  private:
   template <__m512i (*Load)(const bf16*)>
-  static void score_step(vf* sum, const bf16* const* q, const bf16* const* keys, int64_t d) {
+  static void score_step(vf* sum, const bf16* const* q, const bf16* const* keys, const bf16* next, int64_t d) {
+    __builtin_prefetch(next + d);
     __m512i x[kTileHeads];
     for (int h = 0; h < kTileHeads; ++h) x[h] = Load(q[h] + d);
     for (int k = 0; k < 4; ++k) {
@@ -71,11 +76,11 @@ struct Tiles<bf16> {
     }
   }
 
-  static void score_tile(float* score, const bf16* const* q, const bf16* const* keys, int64_t D) {
+  static void score_tile(float* score, const bf16* const* q, const bf16* const* keys, const bf16* next, int64_t D) {
     vf sum[W] = {};
     int64_t d = 0;
-    for (; d + kPair <= D; d += kPair) score_step<load_pair>(sum, q, keys, d);
-    if (d < D) score_step<load_half>(sum, q, keys, d);
+    for (; d + kPair <= D; d += kPair) score_step<load_pair>(sum, q, keys, next, d);
+    if (d < D) score_step<load_half>(sum, q, keys, next, d);
     alignas(64) float s[W];
     store(s, sums_of(sum));
     for (int h = 0; h < kTileHeads; ++h) std::memcpy(score + h * kBlock, s + h * 4, 16);
