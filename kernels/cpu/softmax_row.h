@@ -4,6 +4,7 @@
 #pragma once
 #include <cmath>
 
+#include "kernel.h"
 #include "swa_tiles_bf16.h"
 
 namespace dsv4::cpu {
@@ -33,6 +34,13 @@ struct RowState {
   int heads, padded;  // padded: rounded up to whole tiles
   int n;              // keys of the step
   bool first;
+  const T* ahead = nullptr;  // the query of the next item
+  const bool past_caches;    // how the result is stored
+
+  explicit RowState(const P& p) : past_caches(streamable<T>(p.out)) {}
+  ~RowState() {
+    if (past_caches) end_of_stream();
+  }
 
   void begin(const P& p, int64_t row, int64_t h0, int count) {
     heads = count;
@@ -75,7 +83,7 @@ struct RowState {
         lanes[h] = lanes[h] + e;
       }
     for (int h = 0; h < kHeads; h += W) store(sum + h, load(sum + h) * load(alpha + h) + sums_of(lanes + h));
-    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D);
+    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D, first ? ahead : nullptr);
     first = false;
     n = 0;
   }
@@ -92,8 +100,9 @@ struct RowState {
       Tiles<T>::take_result(o, acc + h * kMaxHeadSize, p.D);
       T* out = p.out.template at<T>(row, h0 + h);
       int64_t d = 0;
-      for (; d < (turn ? turn->begin : p.D); d += W) store(out + d, load(o + d) * factor);
-      for (; d < p.D; d += W) store(out + d, (*turn)(load(o + d) * factor, d));
+      auto put = [&](vf v) { past_caches ? stream(out + d, v) : store(out + d, v); };
+      for (; d < (turn ? turn->begin : p.D); d += W) put(load(o + d) * factor);
+      for (; d < p.D; d += W) put((*turn)(load(o + d) * factor, d));
     }
   }
 };

@@ -89,10 +89,11 @@ void run(const Params& p) {
   const int64_t window = std::min(p.window, p.block_table.shape[1] * p.page);
   const int64_t work = (window + entries) * p.D * (p.H < kHeads ? p.H : kHeads) / 4;  // flops / 16
   parallel(p.T * groups, grain_for(work), [&](int64_t begin, int64_t end) {
-    RowState<T, Params> state;
+    RowState<T, Params> state(p);
     Turn turn;
     for (int64_t item = begin; item < end; ++item) {
       const int64_t h0 = item % groups * kHeads;
+      state.ahead = item + 1 < end ? p.q.at<T>((item + 1) / groups, (item + 1) % groups * kHeads) : nullptr;
       attend<T>(p, item / groups, h0, static_cast<int>(p.H - h0 < kHeads ? p.H - h0 : kHeads), state, turn);
     }
   });

@@ -67,7 +67,7 @@ void run(const SwaPagedAttentionParams& p) {
   const int64_t reach = p.window < p.maxp * p.page ? p.window : p.maxp * p.page;
   const int64_t work = reach * p.D * (p.H < kHeads ? p.H : kHeads) / 4;  // flops / 16
   parallel(p.T * groups, grain_for(work), [&](int64_t begin, int64_t end) {
-    Row<T> state;
+    Row<T> state(p);
     Turn turn;
     PackedRequest r{0, 0, 0, 0};
     for (int64_t item = begin; item < end; ++item) {
@@ -75,6 +75,7 @@ void run(const SwaPagedAttentionParams& p) {
       const int heads = static_cast<int>(p.H - h0 < kHeads ? p.H - h0 : kHeads);
       if (row >= r.start + r.rows) r = request_of_row(p, row);
       if (r.length > 0) {
+        state.ahead = item + 1 < end ? p.q.at<T>((item + 1) / groups, (item + 1) % groups * kHeads) : nullptr;
         attend(p, r, row, h0, heads, state, turn);
       } else if (p.zero_padding) {
         for (int h = 0; h < heads; ++h) std::memset(p.out.at<T>(row, h0 + h), 0, p.D * sizeof(T));

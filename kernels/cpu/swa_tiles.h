@@ -34,9 +34,10 @@ struct Tiles {
       for (int h = 0; h < heads; h += kTileHeads) score_tile(score + h * kBlock + k, q + h, keys + k, D);
   }
 
-  // acc = acc * alpha + sum_k weight_k * key_k; without alpha acc is not read.
+  // acc = acc * alpha + sum_k weight_k * key_k; without alpha acc is not read. The bf16 tiles meanwhile fetch the queries
+  // at `ahead`, if it is given.
   static void mix(float* acc, const float* alpha, const float* weight, int heads, const T* const* keys, int n,
-                  int64_t D) {
+                  int64_t D, const T*) {
     for (int h = 0; h < heads; h += kTileHeads) {
       float* a = acc + h * kMaxHeadSize;
       const float* w = weight + h * kBlock;
