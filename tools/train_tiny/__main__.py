@@ -2,13 +2,14 @@
 """Trains the tiny DeepSeek-V4 model with its MTP layer and writes it in the official format.
 
     python tools/train_tiny --work DIR --out DIR --minutes 70      # Target and MTP layer together
-    python tools/train_tiny --work DIR --out DIR --minutes 10 --phase mtp   # MTP layer only
     python tools/train_tiny --work DIR --out DIR --phase indexer   # then the C4 layers' indexers
+    python tools/train_tiny --work DIR --out DIR --minutes 30 --phase mtp --own-tokens 1000000 \
+        --length 128 --batch 16 --mtp-rows 16 --mtp-chunk 4   # MTP layer only, on the Target's own text
     python tools/train_tiny --work DIR --out DIR --phase eval      # write and measure
 
 Each call resumes from the checkpoint of its phase in the work directory if there is one.
 `torchrun --nproc-per-node 2 tools/train_tiny ...` trains with two single-threaded processes, each
-on its own batches. Needs torch, safetensors, tokenizers, numpy and a C++ compiler.
+on its own batches. Needs torch, safetensors, tokenizers, numpy and a C++ compiler; --own-tokens needs dsv4spec itself.
 """
 import argparse
 
@@ -31,6 +32,10 @@ def arguments():
     p.add_argument("--mtp-rows", type=int, default=4, help="windows that also train the MTP layer")
     p.add_argument("--mtp-chunk", type=int, default=1, help="windows per MTP pass")
     p.add_argument("--mtp-weight", type=float, default=0.7, help="of the mean draft loss")
+    p.add_argument("--own-tokens", type=int, default=0,
+                   help="phase mtp: train on this many tokens of the Target's own greedy text")
+    p.add_argument("--teacher-power", type=float, default=1.0,
+                   help="the drafts' teacher is the Target's distribution to this power")
     p.add_argument("--lr-matrix", type=float, default=0.03)
     p.add_argument("--lr-other", type=float, default=3e-3)
     p.add_argument("--decay", type=float, default=0.6, help="share with a falling learning rate")

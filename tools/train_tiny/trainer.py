@@ -12,6 +12,7 @@ import card
 import data
 import evaluate
 import export
+import own_text
 import tiny
 from optim import Optimizers
 
@@ -46,7 +47,7 @@ class Trainer:
         self.step_no, self.seconds, self.tokens, self.history = 0, 0.0, 0, []
         self.resume()
         seed = args.seed + 7 * self.step_no + 1000003 * self.rank
-        self.batches = data.Batches(train, seed)
+        self.batches = self.own_text(train, seed) if args.own_tokens else data.Batches(train, seed)
         self.ce, self.soft = token_loss, soft_loss
         if not args.eager:
             tiny.compile_parts(self.model)
@@ -70,6 +71,18 @@ class Trainer:
             self.model.load_state_dict(torch.load(side), strict=False)
         print(f"resumed at step {self.step_no}, {self.seconds / 60:.1f} min", flush=True)
 
+    def own_text(self, train, seed):
+        """Batches of what the Target, as it ships, writes itself (rank 0 makes the text)."""
+        if self.args.phase != "mtp":
+            raise ValueError("--own-tokens is for --phase mtp: the Target must be finished")
+        if self.rank == 0:
+            export.save(self.model, self.work / "target", self.tok)
+            own_text.prepare(self.work, self.work / "target", train, self.args.own_tokens)
+        if self.world > 1:
+            dist.barrier()
+        rows = own_text.prepare(self.work, self.work / "target", train, self.args.own_tokens)
+        return own_text.Rows(rows, seed)
+
     def seen(self):
         """Tokens and minutes of each training phase so far."""
         now = f"{self.tokens / 1e6:.1f} M in {self.seconds / 60:.0f} minutes"
@@ -84,7 +97,7 @@ class Trainer:
     def draft_losses(self, res, logits, rows, length):
         """Three recursive steps; the teacher of step j is the Target row j + 1 further on."""
         b = rows.shape[0]
-        teacher = logits.softmax(-1).view(b, length, -1)
+        teacher = (self.args.teacher_power * logits).softmax(-1).view(b, length, -1)
         steps = [rows[:, 1 + j:1 + j + length] for j in range(3)]
         head, losses = self.model.head.detach(), []
         for j, streams in enumerate(self.model.draft(res, steps)):
