@@ -150,6 +150,17 @@ Slot* find(const char* name) {
   return nullptr;
 }
 
+Slot& loaded(const char* asker, const char* name) {
+  Slot* slot = find(name);
+  if (!slot)
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string(asker) + ": name: expected cpu, cuda, npu, cuda_emu, ascend_emu or "
+                                                              "reference, got " + name);
+  slot->load();
+  if (!slot->table)
+    throw Refusal(DSV4_BACKEND_UNAVAILABLE, std::string(asker) + ": backend " + name + ": " + slot->why);
+  return *slot;
+}
+
 Slot& slot_of(const char* op, const DLDevice& device) {
   const int route = g_route.load(std::memory_order_relaxed);
   if (route >= 0) return g_slots[route];
@@ -221,14 +232,18 @@ bool check_only(bool on) {
 void use_backend(const char* name) {
   if (!name) return g_route.store(kByDevice);
   if (std::strcmp(name, "reference") == 0) return g_route.store(kReference);
-  Slot* slot = find(name);
-  if (!slot)
-    throw Refusal(DSV4_INVALID_ARGUMENT, std::string("use_backend: name: expected cpu, cuda, npu, cuda_emu, "
-                                                     "ascend_emu or reference, got ") + name);
-  slot->load();
-  if (!slot->table)
-    throw Refusal(DSV4_BACKEND_UNAVAILABLE, std::string("use_backend: backend ") + name + ": " + slot->why);
-  g_route.store(static_cast<int>(slot - g_slots));
+  g_route.store(static_cast<int>(&loaded("use_backend", name) - g_slots));
+}
+
+void check_backend(const char* name, const char* op) {
+  int id = 0;
+  while (op && id < kOpCount && std::strcmp(op_desc(static_cast<OpId>(id))->name, op) != 0) ++id;
+  if (id == kOpCount)
+    throw Refusal(DSV4_INVALID_ARGUMENT, std::string("check_backend: op: expected the name of an op, got ") + op);
+  if (name && std::strcmp(name, "reference") == 0) return;
+  const Slot& slot = loaded("check_backend", name ? name : "NULL");
+  if (op && !slot.table->launch[id])
+    throw Refusal(DSV4_NOT_SUPPORTED, std::string("check_backend: backend ") + name + " has no kernel for " + op);
 }
 
 std::vector<BackendState> backend_states() {

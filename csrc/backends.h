@@ -18,6 +18,7 @@ struct BackendState {
 // Loads every backend that is there (cheap after the first call).
 std::vector<BackendState> backend_states();
 void use_backend(const char* name);
+void check_backend(const char* name, const char* op);
 // Calls of this thread check their contract and launch nothing while this is on; returns what was in force.
 bool check_only(bool on);
 

@@ -51,6 +51,16 @@ dsv4_status dsv4_use_backend(const char* name) {
   return dsv4::guarded([](void* p) { dsv4::use_backend(static_cast<const char*>(p)); }, const_cast<char*>(name));
 }
 
+dsv4_status dsv4_check_backend(const char* name, const char* op) {
+  const char* names[] = {name, op};
+  return dsv4::guarded(
+      [](void* p) {
+        const char* const* n = static_cast<const char**>(p);
+        dsv4::check_backend(n[0], n[1]);
+      },
+      names);
+}
+
 dsv4_status dsv4_set_num_threads(int32_t n) {
   return dsv4::guarded(
       [](void* p) {

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C ABI as a C program meets it: exported symbols, and refusals of structs and tensors that no binding would make."""
 import ctypes
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-
 from dsv4spec import _C
 
 LIBRARY = ctypes.CDLL(str(Path(_C.__file__).parent / "lib" / "libdsv4spec.so"))
@@ -57,6 +57,41 @@ def test_ops_with_scratch_export_its_size():
     for op in ("nextn_fuse_hidden", "mhc_pre", "mhc_post_pre", "mhc_head", "move_accepted_kv", "lightning_index",
                "moe_experts"):
         assert getattr(LIBRARY, f"dsv4_{op}_workspace_size")
+
+
+def test_backends_can_be_asked_for_without_a_call():
+    def ask(name, op):
+        status = LIBRARY.dsv4_check_backend(name, op)
+        return status, LIBRARY.dsv4_last_error().decode()
+
+    rows = _C.backends()
+    for name, row in rows.items():
+        wanted = (0, "") if row["loadable"] else (3, f"check_backend: backend {name}: {row['why_not']}")
+        assert ask(name.encode(), None) == wanted
+        for op in OPS if row["loadable"] else ():
+            there = op in row["ops"]
+            assert ask(name.encode(), op.encode()) == (
+                (0, "") if there else (2, f"check_backend: backend {name} has no kernel for {op}"))
+    assert ask(b"reference", b"mhc_post") == (0, "")
+    names = "check_backend: name: expected cpu, cuda, npu, cuda_emu, ascend_emu or reference, got "
+    assert ask(b"gpu", None) == (INVALID, names + "gpu") and ask(None, None) == (INVALID, names + "NULL")
+    assert ask(b"cpu", b"mhc") == (INVALID, "check_backend: op: expected the name of an op, got mhc")
+    assert Post().call() == (0, "")  # no route was changed
+
+
+def test_the_text_of_a_failure_is_the_threads_own():
+    post, others = Post(), []
+
+    def other():
+        others.append(LIBRARY.dsv4_last_error().decode())  # of a thread that has called nothing
+        others.append(post.call()[1])
+        others.append(LIBRARY.dsv4_mhc_head(None, None) and LIBRARY.dsv4_last_error().decode())
+
+    assert LIBRARY.dsv4_mhc_pre(None, None) == INVALID
+    thread = threading.Thread(target=other)
+    thread.start(), thread.join()
+    assert others == ["", "", "mhc_head: args: expected a struct, got NULL"]
+    assert LIBRARY.dsv4_last_error().decode() == "mhc_pre: args: expected a struct, got NULL"
 
 
 def test_a_legal_call_without_strides():

@@ -74,6 +74,18 @@ def test_a_backend_exports_its_table_only():
     assert _exported(_C.__file__) == {"PyInit__C"}
 
 
+def test_the_lists_of_ops_are_whole():
+    """The index in dsv4spec.h and the table in docs/abi.md name every op, and those that take scratch."""
+    scratch = {op for op in OPS if f"dsv4_{op}_workspace_size" in _declared()}
+    index = Path(dsv4spec.get_include(), "dsv4spec", "dsv4spec.h").read_text()
+    listed = re.findall(r"\b([a-z]+(?:_[a-z]+)+)( \[w\])?[, ]", index[index.index("*   mhc.h"):index.index("*/\n#ifndef")])
+    listed = {op: mark != "" for op, mark in listed if op in OPS}
+    assert listed == {op: op in scratch for op in OPS}
+    rows = re.findall(r"^\| (`[^|]*`) \| (yes|no) \|", (ROOT / "docs" / "abi.md").read_text(), re.M)
+    table = {op: mark == "yes" for names, mark in rows for op in re.findall(r"`(\w+)`", names)}
+    assert table == {op: op in scratch for op in OPS}
+
+
 def test_the_headers_say_the_versions_of_the_library():
     LIBRARY.dsv4_version.restype = ctypes.c_char_p
     assert LIBRARY.dsv4_version().decode() == dsv4spec.__version__

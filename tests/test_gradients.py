@@ -88,6 +88,7 @@ def test_a_parameter_is_a_weight_like_any_other():
         assert out.requires_grad and out.detach().equal(ops.mhc_post(y, residual, weight, comb))
 
 
+@pytest.mark.filterwarnings("ignore:Error detected in NoDerivative")
 def test_compiled_code_raises_too():
     args, _ = post()
     with route():

@@ -82,6 +82,11 @@ DSV4_API const char* dsv4_last_error(void);
  * NULL goes back to the backend of the tensors' device. */
 DSV4_API dsv4_status dsv4_use_backend(const char* name);
 
+/* Can backend `name` run op `op` ("mhc_post", or NULL: any) here? Loads it, and changes no route. DSV4_OK: yes;
+ * DSV4_BACKEND_UNAVAILABLE: dsv4_last_error() says why it is not built or cannot be loaded; DSV4_NOT_SUPPORTED: it has no
+ * kernel for the op. "reference" checks every op's contract and has no kernels here. */
+DSV4_API dsv4_status dsv4_check_backend(const char* name, const char* op);
+
 /* Threads of the CPU backend, the caller's included; the default is the number of usable cores or
  * DSV4SPEC_NUM_THREADS. Both go from 1 to 1024: another n is refused, and another value of the variable keeps the CPU
  * backend from loading. */
