@@ -36,6 +36,9 @@ foreach(name cuda npu)  # the emulators are tests
     list(APPEND libraries dsv4spec_${name})
   endif()
 endforeach()
-install(TARGETS ${libraries} LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+foreach(library IN LISTS libraries)
+  install(FILES "${DSV4SPEC_LIB_DIR}/lib${library}.so" DESTINATION "${CMAKE_INSTALL_LIBDIR}"
+    PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+endforeach()
 install(DIRECTORY include/dsv4spec DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
 install(DIRECTORY "${GENERATED}/install/" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
