@@ -3,6 +3,7 @@
 // all backends. Members carry the names and meaning of the public args structs (include/dsv4spec/*.h).
 #pragma once
 #include "params/attention.h"
+#include "params/dense.h"
 #include "params/mhc.h"
 #include "params/paging.h"
 #include "params/target.h"

@@ -100,6 +100,13 @@ SAMPLES["moe_experts"] = lambda: (
     dict(limit=10.0, shared_w13=values("sw13", 22, 40), shared_w2=values("sw2", 40, 11)))
 
 
+# dense
+SAMPLES["linear"] = lambda: (
+    (values("lx", 5, 74), values("lw", 74, 22, dtype=torch.bfloat16)), dict(groups=2, norm_weight=values("ln", 74), eps=1e-6))
+SAMPLES["route_experts"] = lambda: (
+    (values("rx", 5, 43), values("rgate", 43, 9)), dict(topk=3, scaling=1.5, bias=values("rbias", 9)))
+
+
 # attention
 @sample
 def q_norm_rope():

@@ -71,12 +71,12 @@ def test_quantised_weights_stand_for_their_values(experts, tmp_path):
     assert stored["layers.0.attn.wo_b.scale"].shape == (2, 2)
     _, a, draft_a = load_model(tiny.write(tmp_path / "q", config, stored, shards=2))
     _, b, draft_b = load_model(tiny.write(tmp_path / "p", raw, plain))
-    for model, dtype in ((a, torch.bfloat16), (b, torch.float32)):  # experts stay in BF16 where that holds every value
+    for model, dtype in ((a, torch.bfloat16), (b, torch.float32)):  # stays BF16 where that holds every value
         for layer in model.layers:
             moe = layer.moe
             assert moe.w13.dtype == moe.w2.dtype == dtype and all(w.dtype == dtype for w in moe.shared.values())
     for model in (a, draft_a):
-        widen_experts(model)
+        widen(model)
     equal(a, b)
     # the NextN projections stay FP8 for the op that reads them
     assert draft_a.e_proj.dtype == torch.float8_e4m3fn and draft_a.e_scale.shape == (2, 2)
@@ -86,11 +86,14 @@ def test_quantised_weights_stand_for_their_values(experts, tmp_path):
     equal(draft_a, draft_b)
 
 
-def widen_experts(model):
+def widen(model):
     for layer in getattr(model, "layers", None) or [model.layer]:
         moe = layer.moe
         moe.w13, moe.w2 = moe.w13.float(), moe.w2.float()
         moe.shared = {name: w.float() for name, w in moe.shared.items()}
+        for linear in (layer.attention.w_in, layer.attention.wq_b, layer.attention.wq_b_index, layer.attention.wo_a,
+                       layer.attention.wo_b, model._logits.head):
+            linear.w = linear.w.float()
 
 
 def test_a11_a_block_reads_back_with_the_scale_it_was_made_with(tmp_path):
@@ -99,14 +102,14 @@ def test_a11_a_block_reads_back_with_the_scale_it_was_made_with(tmp_path):
     tensors = {**TENSORS, "layers.0.attn.wq_a.weight": torch.full_like(TENSORS["layers.0.attn.wq_a.weight"], 452.48)}
     config, stored, _ = tiny.quantise(raw, tensors)
     _, target, _ = load_model(tiny.write(tmp_path, config, stored))
-    assert (target.layers[0].attention.w_in[:raw["q_lora_rank"]] == 448).all()
+    assert (target.layers[0].attention.w_in.w[:, :raw["q_lora_rank"]] == 448).all()
 
 
 def test_bfloat16_streams(tmp_path):
     _, target, draft = load_model(tiny.write(tmp_path, RAW, TENSORS, dtype=torch.bfloat16), dtype=torch.bfloat16)
     kinds = {name: p.dtype for name, p in parameters(target).items()}
     assert kinds[".embed"] == torch.bfloat16 and kinds[".layers.0.attention_site.fn"] == torch.float32
-    assert kinds[".layers.1.attention.w_fp32"] == torch.float32 and draft.e_proj.dtype == torch.bfloat16
+    assert kinds[".layers.1.attention.w_fp32.w"] == torch.float32 and draft.e_proj.dtype == torch.bfloat16
 
 
 def test_a12a_embedding_and_head_are_the_targets(tmp_path):

@@ -13,7 +13,7 @@ from dsv4spec.ops import OPS
 from dsv4spec.ops.table import NO_KERNEL
 
 ROOT = Path(__file__).parents[1]
-OUTPUT_ONLY = {"lightning_index": {"topk"}}  # scalars that the C ABI reads off the output's shape
+OUTPUT_ONLY = {"lightning_index": {"topk"}, "route_experts": {"topk"}}  # scalars that the C ABI reads off the output's shape
 
 
 def stems(folder: str, pattern: str, prefix: str = "") -> set[str]:

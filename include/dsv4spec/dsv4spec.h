@@ -34,6 +34,7 @@
 #include "types.h"
 
 #include "attention.h"
+#include "dense.h"
 #include "mhc.h"
 #include "paging.h"
 #include "target.h"

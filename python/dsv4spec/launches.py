@@ -18,6 +18,7 @@ from .cache import KVCache
 from .models.checkpoint import Entry
 from .models.config import DeepseekV4Config
 from .models.deepseek_v4 import DeepseekV4Target
+from .models.dense import few_rows
 from .models.nextn import DeepseekV4NextN
 from .models.weights import Weights, nextn_tensors, target_tensors
 from .ops import _dispatch, use_backend
@@ -120,7 +121,8 @@ def count(config: DeepseekV4Config, speculative: SpeculativeConfig = Speculative
         capture: instead of the one that counts (tests).
     """
     counting = capture or Counting()
-    with torch.no_grad(), use_backend(backend, missing="reference"):  # inference mode would show whole linears
+    # Of dense products those that a GPU runs: torch's. (Inference mode would show whole linears.)
+    with torch.no_grad(), use_backend(backend, missing="reference"), few_rows(0):
         RoundGraph(_worker(_small(config), speculative, size, dtype, max_len), counting, size, speculative.num_steps)
     return dict(zip(PARTS, counting.parts))
 

@@ -9,16 +9,17 @@ from ..cache import ForwardBatch, KVCache
 from .buffers import Buffers, RopeTables
 from .checkpoint import Checkpoint
 from .config import DeepseekV4Config
+from .dense import Linear
 from .layers import DecoderLayer, Head, run_layers
 from .weights import Weights, target_tensors
 
 
 class DeepseekV4Target:
-    """The main stack. Attributes ``embed`` and ``head`` (``[vocab, d]``) are shared with the NextN layer."""
+    """The main stack. Attributes ``embed`` ``[vocab, d]`` and ``head`` are shared with the NextN layer."""
 
     def __init__(self, config: DeepseekV4Config, weights: Weights):
         self.config, self.dtype, self.device = config, weights.dtype, weights.device
-        self.embed, self.head = weights("embed.weight"), weights("head.weight")
+        self.embed, self.head = weights("embed.weight"), Linear(weights.narrow(["head.weight"]))
         self.tables = RopeTables(config, self.device)
         self.buffers = Buffers(config, self.dtype, self.device)
         self.layers = [DecoderLayer(config, weights, f"layers.{i}.", ratio=ratio, hashed=i < config.num_hash_layers)

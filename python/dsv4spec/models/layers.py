@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder layer that the Target and the NextN layer share: attention of three kinds, MoE, and mHC around both.
 
-Projections of one input are stacked into one matrix product. Boundaries of sub-layers are one op: ``mhc_post_pre``
+Projections of one input are stacked into one matrix product (dense.py). Boundaries of sub-layers are one op: ``mhc_post_pre``
 closes one, opens the next and applies its norm.
 """
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 
 from .. import ops
 from ..cache import CompressedView, ForwardBatch, LayerCache
 from .buffers import RopeTables, Rows
 from .config import DeepseekV4Config
+from .dense import Linear, Router
 from .weights import Weights
 
 
@@ -67,33 +67,27 @@ class Attention:
             compressed += [f"{index}compressor.wkv.weight", f"{index}compressor.wgate.weight",
                            f"{index}weights_proj.weight"]
         # The compressors' inputs are fp32 whatever the stream: one product more only if the stream is not fp32.
-        self.w_in = w.stack((f"{p}wq_a.weight", f"{p}wkv.weight"))
-        self.w_fp32 = w.stack(compressed, torch.float32) if ratio else None
-        self.widths = [c.q_lora_rank, c.head_dim]
-        self.fp32_widths = []
+        first, self.widths, fp32_widths = [f"{p}wq_a.weight", f"{p}wkv.weight"], [c.q_lora_rank, c.head_dim], []
         if ratio:
             self.compressor = Compressor(w, f"{p}compressor", ratio, c.rms_norm_eps)
-            self.fp32_widths = [self.compressor.width] * 2
+            fp32_widths = [self.compressor.width] * 2
         if ratio == 4:
             self.index_compressor = Compressor(w, f"{index}compressor", ratio, c.rms_norm_eps)
-            self.fp32_widths += [self.index_compressor.width] * 2 + [c.index_n_heads]
-        if ratio and w.dtype == torch.float32:
-            self.w_in, self.w_fp32 = torch.cat((self.w_in, self.w_fp32)), None
-            self.widths += self.fp32_widths
-        # x * weight / sqrt(mean(x^2) + eps) = x * (weight * sqrt(n)) / hypot(|x|, sqrt(n * eps)), in four operators
-        self.q_norm = w(f"{p}q_norm.weight", torch.float32) * c.q_lora_rank ** 0.5
-        self.q_norm_eps = torch.tensor([[(c.q_lora_rank * c.rms_norm_eps) ** 0.5]], device=w.device)
-        self.wq_b = w(f"{p}wq_b.weight")
-        self.q_rows = self.wq_b.shape[0]
-        self.wq_b_index = self.wq_b
-        if ratio == 4:
-            self.wq_b_index = torch.cat((self.wq_b, w(f"{index}wq_b.weight")))
-            self.wq_b = self.wq_b_index[:self.q_rows]
+            fp32_widths += [self.index_compressor.width] * 2 + [c.index_n_heads]
+        self.w_fp32, self.fp32_widths = None, fp32_widths
+        if w.dtype == torch.float32:
+            first, self.widths = first + compressed, self.widths + fp32_widths
+        elif ratio:
+            self.w_fp32 = Linear(w.stack(compressed, torch.float32))
+        self.w_in = Linear(w.narrow(first))
+        queries = [f"{p}wq_b.weight"] + ([f"{index}wq_b.weight"] if ratio == 4 else [])
+        self.q_rows = c.num_attention_heads * c.head_dim
+        wq_b, q_norm = w.narrow(queries), w(f"{p}q_norm.weight", torch.float32)
+        self.wq_b_index = Linear(wq_b, norm_weight=q_norm, eps=c.rms_norm_eps)
+        self.wq_b = self.wq_b_index if ratio != 4 else Linear(wq_b[:self.q_rows], norm_weight=q_norm, eps=c.rms_norm_eps)
         self.kv_norm = w(f"{p}kv_norm.weight", torch.float32)
         self.sink = w(f"{p}attn_sink", torch.float32)
-        group = self.q_rows // c.o_groups
-        self.wo_a = w(f"{p}wo_a.weight").view(c.o_groups, c.o_lora_rank, group).transpose(1, 2)  # [G, in, out]
-        self.wo_b = w(f"{p}wo_b.weight")
+        self.wo_a, self.wo_b = Linear(w.narrow([f"{p}wo_a.weight"]), groups=c.o_groups), Linear(w.narrow([f"{p}wo_b.weight"]))
 
     def __call__(self, x: torch.Tensor, batch: ForwardBatch, cache: LayerCache, tables: RopeTables, room: Rows,
                  pick: Pick | None = None) -> torch.Tensor:
@@ -101,17 +95,17 @@ class Attention:
         c, ratio = self.c, self.ratio
         H, D = c.num_attention_heads, c.head_dim
         cos_sin = tables.compressed if ratio else tables.plain
-        qr, kv, *wide = F.linear(x, self.w_in).split_with_sizes(self.widths, 1)
+        qr, kv, *wide = self.w_in(x).split_with_sizes(self.widths, 1)
         if self.w_fp32 is not None:
-            wide = F.linear(x.float(), self.w_fp32).split_with_sizes(self.fp32_widths, 1)
+            wide = self.w_fp32(x.float()).split_with_sizes(self.fp32_widths, 1)
         ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
         if pick is not None:
             assert not ratio, "compressed entries need the scores of every row"
             qr, batch, room = qr.index_select(0, pick.rows), pick.batch, pick.room
-        T, qr = qr.shape[0], self._norm(qr)
+        T = qr.shape[0]
         view = batch.c4 if ratio == 4 else batch.c128
         choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
-        q = F.linear(qr, self.wq_b_index if choose else self.wq_b)
+        q = (self.wq_b_index if choose else self.wq_b)(qr)
         q_index = q[:, self.q_rows:] if choose else None
         q = (q[:, :self.q_rows] if choose else q).view(T, H, D)
         q = ops.q_norm_rope(q, cos_sin, batch.positions, eps=c.rms_norm_eps, out=q)
@@ -128,11 +122,6 @@ class Attention:
                                        batch.seq_lens, ratio=ratio, indices=indices, **rest)
         return self._out(o, T)
 
-    def _norm(self, x: torch.Tensor) -> torch.Tensor:
-        size = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
-        out = None if x.dtype == torch.float32 else torch.empty_like(x)  # the quotient is rounded as it is written
-        return torch.div(x * self.q_norm, torch.hypot(size, self.q_norm_eps), out=out)
-
     def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
         c = self.c
         return ops.lightning_index(
@@ -140,9 +129,7 @@ class Attention:
             batch.query_start_loc, batch.seq_lens, ratio=4, topk=c.index_topk, cos_sin=cos_sin)
 
     def _out(self, o: torch.Tensor, T: int) -> torch.Tensor:
-        G, group, rank = self.wo_a.shape
-        o = torch.bmm(o.view(T, G, group).transpose(0, 1), self.wo_a)
-        return F.linear(o.transpose(0, 1).reshape(T, G * rank), self.wo_b)
+        return self.wo_b(self.wo_a(o.view(T, self.q_rows)))
 
 
 class MoE:
@@ -150,15 +137,7 @@ class MoE:
 
     def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, hashed: bool):
         p, inter = prefix + "ffn.", c.moe_intermediate_size
-        self.topk, self.limit = c.num_experts_per_tok, c.swiglu_limit
-        # chosen / (sum(chosen) + 1e-20) * scaling = chosen / (tiny + sum(chosen) * inverse), in three operators
-        self.inverse = 1 / c.routed_scaling_factor
-        self.tiny = torch.tensor([[1e-20 * self.inverse]], device=w.device)
-        self.gate = w(f"{p}gate.weight", torch.float32)
-        self.tid2eid = w(f"{p}gate.tid2eid") if hashed else None
-        self.bias = None if hashed else w(f"{p}gate.bias", torch.float32)
-        if hashed and not ((self.tid2eid >= 0) & (self.tid2eid < c.n_routed_experts)).all():
-            raise ValueError(f"{p}gate.tid2eid: expected expert numbers below {c.n_routed_experts}")
+        self.limit, self.router = c.swiglu_limit, Router(c, w, f"{p}gate.", hashed)
         shared = f"{p}shared_experts."
         matrices = [f"{p}experts.{e}.{m}.weight" for e in range(c.n_routed_experts) for m in ("w1", "w2", "w3")]
         if c.n_shared_experts:
@@ -177,13 +156,7 @@ class MoE:
                                shared_w2=w(shared + "w2.weight", dtype))
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, room: Rows) -> torch.Tensor:
-        scores = F.softplus(F.linear(x.float(), self.gate)).sqrt()
-        if self.tid2eid is None:
-            chosen = torch.topk(scores + self.bias, self.topk, dim=1, sorted=False).indices
-        else:
-            chosen = self.tid2eid[ids]
-        weights = scores.gather(1, chosen)
-        weights = weights / torch.add(self.tiny, weights.sum(1, keepdim=True), alpha=self.inverse)
+        chosen, weights = self.router(x, ids)
         return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, out=room.experts,
                                **self.shared)
 
@@ -213,7 +186,7 @@ def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[Lay
         y = layer.attention(y, batch, cache, tables, room, pick if last else None)
         if last and pick is not None:
             streams, post, comb = (x.index_select(0, pick.rows) for x in (streams, post, comb))
-            ids = ids if layer.moe.tid2eid is None else ids.index_select(0, pick.rows)
+            ids = ids if layer.moe.router.table is None else ids.index_select(0, pick.rows)
             room, into_other = pick.room, (pick.room.streams, *pick.room.sites[1])
         site = layer.moe_site
         streams, y, post, comb = ops.mhc_post_pre(y, streams, post, comb, site.fn, site.base, site.scale,
@@ -229,7 +202,7 @@ def run_layers(c: DeepseekV4Config, layers: list[DecoderLayer], caches: list[Lay
 class Head:
     """hc head, final norm and the vocabulary projection."""
 
-    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, head: torch.Tensor):
+    def __init__(self, c: DeepseekV4Config, w: Weights, prefix: str, head: Linear):
         self.c, self.head = c, head
         self.site = Site.take(w, prefix + "hc_head", prefix + "norm")
 
@@ -237,4 +210,4 @@ class Head:
         c, site = self.c, self.site
         x = ops.mhc_head(hidden.view(hidden.shape[0], c.hc_mult, c.hidden_size), site.fn, site.base, site.scale,
                          rms_eps=c.rms_norm_eps, hc_eps=c.hc_eps, norm_weight=site.norm)
-        return F.linear(x, self.head).float()
+        return self.head(x).float()

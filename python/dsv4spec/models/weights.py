@@ -155,7 +155,7 @@ class Weights:
         if missing or wrong:
             parts = [f"tensors missing: {listed(missing, 60)}"] if missing else []
             raise CheckpointError(f"{checkpoint.directory}: {what}: " + "; ".join(parts + wrong[:20]))
-        self.checkpoint, self.block, self.dtype, self.device = checkpoint, block, dtype, device
+        self.checkpoint, self.block, self.dtype, self.device = checkpoint, block, dtype, torch.device(device)
         self._left = dict(specs)
 
     def __call__(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -203,6 +203,10 @@ class Weights:
 
     def _scale(self, name: str) -> torch.Tensor:
         return self.checkpoint.tensor(scale_name(name))
+
+    def narrow(self, names: list[str]) -> torch.Tensor:
+        """Several matrices as one, row-wise; in :meth:`narrow_dtype` on the CPU, whose products take it (dense.py)."""
+        return self.stack(names, self.narrow_dtype(names) if self.device.type == "cpu" else None)
 
     def stack(self, names: Iterable[str], dtype: torch.dtype | None = None) -> torch.Tensor:
         """Several matrices as one, row-wise."""

@@ -244,10 +244,18 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
     return decorate
 
 
+def has_kernel(name: str, device_type: str) -> bool:
+    """Would op ``name`` on tensors of that device run a kernel of its own (or what ``use_backend("reference")`` asks for)?"""
+    return name in backend_ops(_route.name or _BACKEND_OF.get(device_type, "cpu"))
+
+
+_BACKEND_OF = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
+
+
 def _device_backend(args, kwargs) -> str:
     for a in (*args, *kwargs.values()):
         if is_torch(a):
-            return {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}.get(a.device.type, "cpu")
+            return _BACKEND_OF.get(a.device.type, "cpu")
     return "cpu"
 
 

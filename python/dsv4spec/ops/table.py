@@ -9,14 +9,18 @@ NO_KERNEL: dict[str, frozenset[str]] = {
     "cuda": frozenset({
         "compress_kv",
         "lightning_index",
+        "linear",
         "moe_experts",
+        "route_experts",
         "sparse_paged_attention",
         "verify_tree_sampling",
     }),
     "ascendc": frozenset({
         "compress_kv",
         "lightning_index",
+        "linear",
         "moe_experts",
+        "route_experts",
         "sparse_paged_attention",
         "verify_tree_sampling",
     }),

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Products x W of few rows with W [K, N] as it lies in memory: a vector of results is a row of W after another times one
+// value of x, so there is nothing to add up across lanes, which is what products of short rows are slowed down by.
+#pragma once
+#include <algorithm>
+#include <type_traits>
+
+#include "kernel.h"
+#include "rmsnorm.h"
+
+namespace dsv4::cpu {
+
+constexpr int kColumns = 4 * W;           // of a tile: with 4 rows its sums fill half of the register file
+constexpr int64_t kGroup = 4 * kColumns;  // columns that a block of W's rows is read along: whole lines
+constexpr int64_t kDepthBlock = 32, kRowBlock = 64;  // rows of W, and of x, in a block
+
+// sums[m][c] += x[m][k] * w[k][c] over a block of k, in order, for V vectors of columns, of which `count` are there. In
+// all rows of W but the last of a block the rest of a vector is read too: it is the start of the next row.
+template <int M, int V, class Y>
+inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth, int64_t count, float* sums) {
+  vf c[M][V];
+  for (int m = 0; m < M; ++m)
+    for (int j = 0; j < V; ++j) c[m][j] = load(sums + m * kGroup + j * W);
+  auto add = [&](int64_t k, const vf* b) {
+    for (int m = 0; m < M; ++m) {
+      const vf a = splat(x[m * x_pitch + k]);
+      for (int j = 0; j < V; ++j) c[m][j] += a * b[j];
+    }
+  };
+  const int rest = static_cast<int>(count - (V - 1) * W);
+  const int64_t whole = rest < W ? depth - 1 : depth;
+  vf b[V];
+  for (int64_t k = 0; k < whole; ++k) {
+    for (int j = 0; j < V; ++j) b[j] = load(w + k * w_pitch + j * W);
+    add(k, b);
+  }
+  if (whole < depth) {
+    for (int j = 0; j < V - 1; ++j) b[j] = load(w + whole * w_pitch + j * W);
+    b[V - 1] = load_n(w + whole * w_pitch + (V - 1) * W, rest);
+    add(whole, b);
+  }
+  for (int m = 0; m < M; ++m)
+    for (int j = 0; j < V; ++j) store(sums + m * kGroup + j * W, c[m][j]);
+}
+
+template <int V, class Y>
+inline void tile_rows(int64_t rows, const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth,
+                      int64_t count, float* sums) {
+  int64_t m = 0;
+  for (; m + 4 <= rows; m += 4) tile<4, V>(x + m * x_pitch, x_pitch, w, w_pitch, depth, count, sums + m * kGroup);
+  x += m * x_pitch, sums += m * kGroup;
+  if (rows - m == 3) tile<3, V>(x, x_pitch, w, w_pitch, depth, count, sums);
+  if (rows - m == 2) tile<2, V>(x, x_pitch, w, w_pitch, depth, count, sums);
+  if (rows - m == 1) tile<1, V>(x, x_pitch, w, w_pitch, depth, count, sums);
+}
+
+// put(t, n, sums, count): columns n .. n + count - 1 of row t, for all T rows of x and N columns of w; row k of w starts at
+// w + k * w_pitch.
+template <class Y, class Put>
+void products(const float* x, int64_t x_pitch, int64_t T, const Y* w, int64_t w_pitch, int64_t N, int64_t K, Put&& put) {
+  const int64_t work = kGroup * K * (sizeof(Y) + T / 8 * sizeof(float));
+  parallel((N + kGroup - 1) / kGroup, grain_for(work), [&](int64_t begin, int64_t end) {
+    alignas(64) float sums[kRowBlock * kGroup];
+    for (int64_t n = begin * kGroup; n < std::min(end * kGroup, N); n += kGroup) {
+      const int64_t columns = std::min(kGroup, N - n);
+      for (int64_t t0 = 0; t0 < T; t0 += kRowBlock) {
+        const int64_t rows = std::min(kRowBlock, T - t0);
+        std::fill_n(sums, rows * kGroup, 0.0f);
+        for (int64_t k = 0; k < K; k += kDepthBlock)
+          for (int64_t c = 0; c < columns; c += kColumns) {
+            const int64_t count = std::min<int64_t>(columns - c, kColumns), depth = std::min(kDepthBlock, K - k);
+            auto run = [&](auto vectors) {
+              tile_rows<decltype(vectors)::value>(rows, x + t0 * x_pitch + k, x_pitch, w + k * w_pitch + n + c, w_pitch,
+                                                  depth, count, sums + c);
+            };
+            if (count > 3 * W) run(std::integral_constant<int, 4>{});
+            else if (count > 2 * W) run(std::integral_constant<int, 3>{});
+            else if (count > W) run(std::integral_constant<int, 2>{});
+            else run(std::integral_constant<int, 1>{});
+          }
+        for (int64_t t = 0; t < rows; ++t) put(t0 + t, n, sums + t * kGroup, columns);
+      }
+    }
+  });
+}
+
+
+}  // namespace dsv4::cpu

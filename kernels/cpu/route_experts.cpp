@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// route_experts: all products with the gate into the workspace, then row by row the scores, the choice and the weights.
+// Bound by reading the gate. Contract: include/dsv4spec/dense.h.
+#include <cmath>
+
+#include "ints.h"
+#include "products.h"
+
+namespace dsv4::cpu {
+namespace {
+
+using Params = RouteExpertsParams;
+
+int64_t x_floats(const Params& p) { return p.x.dtype == kF32 ? 0 : p.T * p.d; }  // x as floats, behind the scores
+
+uint64_t workspace_size(const Params& p) { return (p.T * p.E + x_floats(p)) * sizeof(float); }
+
+float score_of(float z) { return std::sqrt(std::fmax(z, 0.0f) + std::log1p(std::exp(-std::fabs(z)))); }
+
+// Is a chosen before b, both with their expert number? NaN counts as the largest.
+bool before(float a, int64_t i, float b, int64_t j) {
+  const bool a_nan = a != a, b_nan = b != b;
+  if (a_nan != b_nan) return a_nan;
+  return a == b || a_nan ? i < j : a > b;
+}
+
+// The k best of score + bias into ids, in order.
+void choose(const Params& p, const float* score, int32_t* ids) {
+  const float* bias = p.bias.at<const float>();
+  auto key = [&](int64_t e) { return score[e] + bias[e * p.bias.stride[0]]; };
+  int64_t count = 0;
+  for (int64_t e = 0; e < p.E; ++e) {
+    int64_t at = count;
+    while (at > 0 && before(key(e), e, key(ids[at - 1]), ids[at - 1])) --at;
+    if (at == p.k) continue;
+    if (count < p.k) ++count;
+    for (int64_t i = count - 1; i > at; --i) ids[i] = ids[i - 1];
+    ids[at] = static_cast<int32_t>(e);
+  }
+}
+
+template <class Y>
+void run(const Params& p, float* scores) {
+  const float* x = p.x.at<float>();
+  int64_t pitch = p.x.stride[0];
+  if (x_floats(p)) {
+    float* room = scores + p.T * p.E;
+    for (int64_t t = 0; t < p.T; ++t)
+      for_vectors(p.d, [&](int64_t i, int count) {
+        store_some(room + t * p.d + i, load_some(p.x.at<bf16>(t) + i, count), count);
+      });
+    x = room, pitch = p.d;
+  }
+  products(x, pitch, p.T, p.gate.at<Y>(), p.gate.stride[0], p.E, p.d,
+           [&](int64_t t, int64_t e, const float* z, int64_t count) {
+             for (int64_t i = 0; i < count; ++i) scores[t * p.E + e + i] = z[i];
+           });
+  parallel(p.T, grain_for(64 * p.E), [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      int32_t* ids = p.topk_ids.at<int32_t>(t);
+      float *weights = p.topk_weights.at<float>(t), *score = scores + t * p.E, sum = 0;
+      if (p.table) {
+        for (int64_t i = 0; i < p.k; ++i) {
+          ids[i] = static_cast<int32_t>(int_at(p.table, int_at(p.ids, t), i));
+          weights[i] = score_of(score[ids[i]]);
+        }
+      } else {
+        for (int64_t e = 0; e < p.E; ++e) score[e] = score_of(score[e]);
+        choose(p, score, ids);
+        for (int64_t i = 0; i < p.k; ++i) weights[i] = score[ids[i]];
+      }
+      for (int64_t i = 0; i < p.k; ++i) sum += weights[i];
+      const float factor = static_cast<float>(p.scaling) / (sum + 1e-20f);
+      for (int64_t i = 0; i < p.k; ++i) weights[i] *= factor;
+    }
+  });
+}
+
+int32_t launch(const Params& p, const Launch& launch) {
+  if (p.table)
+    for (int64_t t = 0; t < p.T; ++t) {
+      const int64_t row = int_at(p.ids, t);
+      if (row < 0 || row >= p.V)
+        return refuse(launch, "ids: expected a row of table [0, %lld) in row %lld, got %lld", (long long)p.V, (long long)t,
+                      (long long)row);
+      for (int64_t i = 0; i < p.k; ++i)
+        if (const int64_t e = int_at(p.table, row, i); e < 0 || e >= p.E)
+          return refuse(launch, "table: expected an expert in [0, %lld) in row %lld, got %lld", (long long)p.E,
+                        (long long)row, (long long)e);
+    }
+  auto* scores = static_cast<float*>(launch.workspace);
+  p.gate.dtype == kF32 ? run<float>(p, scores) : run<bf16>(p, scores);
+  return DSV4_OK;
+}
+
+}  // namespace
+DSV4_CPU_KERNEL_WITH_WORKSPACE(route_experts, RouteExpertsParams, launch, workspace_size)
+}  // namespace dsv4::cpu
