@@ -20,6 +20,8 @@
  *                lightning_index [w]          the top-k visible compressed entries of a row
  *                sparse_paged_attention       window, compressed entries and sink in one softmax
  *                moe_experts [w]              routed and shared experts
+ *   dense.h      linear [w]                   products of few rows, of normed rows, in groups
+ *                route_experts [w]            scores, choice and weights of a MoE layer's router
  *   verify.h     verify_positions_padding     positions of the compressed entries that a verify window completes, padded
  *                verify_metadata              the same for both ratios with slots and lengths, in one launch
  *   tree.h       select_draft_topk            one step of the draft beam

@@ -162,3 +162,14 @@ def moe_experts(c):
     return ((c.random(c.T, c.d), ids, torch.rand(c.T, c.experts, device=c.device),
              c.random(c.E, 2 * c.inter, c.d, dtype=dtype, scale=scale), c.random(c.E, c.d, c.inter, dtype=dtype, scale=scale)),
             dict(limit=10.0, shared_w13=c.random(2 * c.shared, c.d, scale=scale), shared_w2=c.random(c.d, c.shared, scale=scale)))
+
+
+# The projections of a layer's input, and the router. Weights are (in, out).
+@spec("T d inter dtype", "T={T}", math="float32", read="e*T*d + e*d*inter", write="e*T*inter", flops="2*T*d*inter")
+def linear(c):
+    return (c.random(c.T, c.d), c.random(c.d, c.inter, scale=c.d ** -0.5)), {}
+
+
+@spec("T d E experts dtype", "T={T}", read="e*T*d + 4*d*E + 4*E", write="8*T*experts", flops="2*T*d*E")
+def route_experts(c):
+    return (c.random(c.T, c.d), c.f32(c.d, c.E, scale=c.d ** -0.5)), dict(topk=c.experts, scaling=1.5, bias=c.f32(c.E))

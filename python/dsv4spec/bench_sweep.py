@@ -51,3 +51,5 @@ def _target(few, batches, contexts):
                     yield "sparse_paged_attention", None, dict(B=B, rows=rows, length=length, ratio=ratio)
     for T in few:
         yield "moe_experts", None, dict(T=T)
+        yield "linear", None, dict(T=T)
+        yield "route_experts", None, dict(T=T)
