@@ -38,8 +38,8 @@ def test_the_c_example_by_pkg_config(tmp_path):
         pytest.skip("gate: pkg-config is not installed")
     shutil.copy(EXAMPLES / "tree_verify.c", tmp_path)
     cc = compiler("cc", "gcc", "clang")
-    build = (f"{cc} -std=c99 -pedantic -Wall -Wextra -Werror tree_verify.c $(pkg-config --cflags --libs dsv4spec) "
-             "-o tree_verify")
+    flags = f"{cc} -std=c99 -pedantic -Wall -Wextra -Werror tree_verify.c -o tree_verify"
+    build = f'eval "{flags} $(pkg-config --cflags --libs dsv4spec)"'  # a place with spaces comes escaped
     result = run("sh", "-c", build, cwd=tmp_path, PKG_CONFIG_PATH=asked("--pkgconfig-dir"))
     assert result.returncode == 0, result.stdout
     result = run(tmp_path / "tree_verify", cwd="/", LD_LIBRARY_PATH=None)
