@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``dsv4spec bench``: that every op has cases, what is refused, what the JSON states, statistics on samples that are given."""
+"""``dsv4spec bench``: every op has cases, what is refused, what the JSON states, statistics on samples that are given."""
 import json
 import math
 import sys
@@ -25,7 +25,7 @@ def short(monkeypatch):
     monkeypatch.setattr(bench_timing, "SAMPLE", 1e-9)
     monkeypatch.setattr(bench_timing, "LEAST", 2)
     monkeypatch.setattr(bench_timing, "FEWEST", 2)
-    monkeypatch.setattr(bench_measure, "MOST_SETS", 3)
+    monkeypatch.setitem(bench_measure.MOST_SETS, "cpu", 3)
     monkeypatch.setattr(bench_roofs, "measure", lambda clock, small: ROOFS)
 
 
@@ -142,7 +142,8 @@ def test_time_that_is_over_is_said(monkeypatch, tmp_path):
 # ------------------------------------------------------------------------------------------------- what is refused
 def spoil(name, out, args):
     """Change one value of a result, or of what the op writes."""
-    written = bench_check.tensors(out) or bench_measure.mutated(args, {}, bench_measure.names_of(name), ops.OPS[name].mutates)
+    names = bench_measure.names_of(name)
+    written = bench_check.tensors(out) or bench_measure.mutated(args, {}, names, ops.OPS[name].mutates)
     worst = max((t for t in written if t.dtype != torch.bool), key=torch.numel).view(-1)
     worst[worst.isfinite().nonzero()[-1]] += 1
 
@@ -186,7 +187,8 @@ def test_a_result_that_goes_wrong_while_it_is_timed_is_refused(tmp_path, monkeyp
 def test_a_compiler_or_peer_that_fails_is_a_figure_less(tmp_path, monkeypatch, capsys):
     file = tmp_path / "ops.json"
     monkeypatch.setattr(torch, "compile", lambda *a, **k: 1 / 0)
-    monkeypatch.setattr(bench_peers, "PEERS", {"mhc_post": [("json", bench_peers._mhc_post), ("json", peer), ("json", liar)]})
+    peers = [("json", bench_peers._mhc_post), ("json", peer), ("json", liar)]
+    monkeypatch.setattr(bench_peers, "PEERS", {"mhc_post": peers})
     assert bench("mhc_post", "--shapes", "tiny", "--backend", "cpu", "--against", "compile,peers", "--json", file) == 0
     row = json.loads(file.read_text())["lines"][0]["against"]
     assert "median_us" not in row["compile"] and row["compile"]["why_not"] == "ZeroDivisionError: division by zero"
@@ -347,7 +349,8 @@ def test_what_is_too_large_to_emulate_is_said(capsys):
 def test_plot_is_a_picture(tmp_path):
     pytest.importorskip("matplotlib", reason="gate: matplotlib is not installed")
     file = tmp_path / "ops.png"
-    assert bench("mhc_post", "lightning_index", "--shapes", "tiny", "--backend", "cpu", "--against", "none", "--plot", file) == 0
+    assert bench("mhc_post", "lightning_index", "--shapes", "tiny", "--backend", "cpu", "--against", "none", "--plot",
+                 file) == 0
     data = file.read_bytes()
     assert data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) > 10000
 
@@ -380,7 +383,8 @@ def test_shapes_from_a_file(tmp_path):
     ('{"op": "mhc_post"}', "expected a list of cases, got dict"),
     ("[3]", "case 0: case: expected an object, got 3"),
     ('[{"op": "mhc_pots"}]', 'case 0: op: expected one of alloc_extend, '),
-    ('[{"op": "mhc_post", "T": 1}, {"op": "mhc_post", "size": "big", "T": 1}]', 'case 1: size: expected one of flash, pro, tiny, got "big"'),
+    ('[{"op": "mhc_post", "T": 1}, {"op": "mhc_post", "size": "big", "T": 1}]',
+     'case 1: size: expected one of flash, pro, tiny, got "big"'),
     ('[{"op": "mhc_post", "T": 1, "width": 5}]', 'case 0: width: expected one of T, d, hc, dtype, got "width"'),
     ('[{"op": "mhc_post", "T": 0}]', "case 0: T: expected an integer of at least 1, got 0"),
     ('[{"op": "mhc_post", "T": 1, "dtype": "half"}]', 'case 0: dtype: expected one of bfloat16, float32, got "half"'),

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", choices=BACKENDS, help="default: cuda if torch sees a GPU, else cpu")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the activations (default: bfloat16)")
     parser.add_argument("--against", default="torch", metavar="NAMES",
-                        help="what to compare with, with commas: torch, compile (or compile:first: an op's first case only), "
+                        help="what to compare with, with commas: torch, compile (compile:first: an op's first case only), "
                              "transformers, peers; or none (torch)")
     parser.add_argument("--budget", type=positive, metavar="SECONDS",
                         help="when they are over, what is left is listed as not measured")
@@ -133,7 +133,8 @@ def measured(args, backend: str, cases) -> dict:
         else:
             first = case.op not in {line["op"] for line in result["lines"]}
             try:
-                line = bench_measure.measure(case, clock, roofs, [n for n in against if n != "compile" or first or not once])
+                wanted = [name for name in against if name != "compile" or first or not once]
+                line = bench_measure.measure(case, clock, roofs, wanted)
             except bench_measure.Refused as why:
                 result["refused"].append({"case": name, "why": str(why)})
                 print(f"{name}: REFUSED: {why}", flush=True)

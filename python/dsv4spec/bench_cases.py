@@ -14,19 +14,19 @@ import torch
 
 MEMORY, HALF, QUICK = "memory", "half", "quick"  # goals on a GPU, see bench_measure.GOALS
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
-WEIGHTS = {"bf16": (torch.bfloat16, 2), "fp32": (torch.float32, 4), "e4m3": (torch.float8_e4m3fn, 1), "int8": (torch.int8, 1)}
+WEIGHTS = {"bf16": torch.bfloat16, "fp32": torch.float32, "e4m3": torch.float8_e4m3fn, "int8": torch.int8}
 KINDS = ("decode", "verify", "tree", "extend")
 CHOICES = {"dtype": tuple(DTYPES), "weights": tuple(WEIGHTS), "kind": KINDS}
 
 # d: width; hc: residual streams; H, D, R: heads, their size and rotated part; window, page: tokens; length: committed tokens
-# of a request; IH, ID, topk: the indexer's heads, their size, entries chosen; E, experts, inter, shared: experts in memory,
-# chosen per row, width, width of the shared one; V: vocabulary; n: rows of a verify window; k, steps: branches, draft steps.
-_FLASH = dict(d=4096, hc=4, H=64, D=512, R=64, window=128, page=64, length=2000, IH=64, ID=128, topk=512, E=8, experts=6,
-              inter=2048, shared=2048, V=129280, n=4, k=1, steps=3, dtype="bfloat16")
+# of a request; IH, ID, topk: the indexer's heads, their size, entries chosen; routed, E, experts, inter, shared: experts that
+# the router scores, of them in memory here, chosen per row, width, width of the shared one; V: vocabulary; n: rows of a verify window; k, steps: branches, draft steps.
+_FLASH = dict(d=4096, hc=4, H=64, D=512, R=64, window=128, page=64, length=2000, IH=64, ID=128, topk=512, routed=256,
+              E=8, experts=6, inter=2048, shared=2048, V=129280, n=4, k=1, steps=3, dtype="bfloat16")
 SIZES = {
     "flash": _FLASH,
-    "pro": _FLASH | dict(d=7168, H=128, topk=1024, inter=3072, shared=3072),
-    "tiny": _FLASH | dict(d=128, H=2, D=64, R=16, window=16, page=4, length=37, IH=2, ID=32, topk=4, E=4, experts=2,
+    "pro": _FLASH | dict(d=7168, H=128, topk=1024, routed=384, inter=3072, shared=3072),
+    "tiny": _FLASH | dict(d=128, H=2, D=64, R=16, window=16, page=4, length=37, IH=2, ID=32, topk=4, routed=8, E=4, experts=2,
                           inter=32, shared=32, V=300),
 }
 
@@ -111,7 +111,7 @@ class Case:
 
     def _formula(self, text: str) -> int:
         p = self.params
-        width, block = WEIGHTS[p["weights"]][1] if "weights" in p else 0, -(-p.get("d", 1) // 128)
+        width, block = WEIGHTS[p["weights"]].itemsize if "weights" in p else 0, -(-p.get("d", 1) // 128)
         scales = {"e4m3": 2 * block * block, "int8": 8 * p.get("d", 0)}.get(p.get("weights"), 0)
         names = p | {"e": DTYPES[p["dtype"]].itemsize, "w": width, "scales": scales}
         return int(eval(_compiled(text), {"__builtins__": {}, "min": min, "max": max}, names))
@@ -191,7 +191,8 @@ def _row(where: str, row, dtype: str | None) -> Case:
         if name in CHOICES:
             expect(value in CHOICES[name], name, f"one of {', '.join(CHOICES[name])}", value)
         else:
-            expect(isinstance(value, int) and not isinstance(value, bool) and value >= 1, name, "an integer of at least 1", value)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            expect(whole and value >= 1, name, "an integer of at least 1", value)
     known = SIZES[size] | dict(weights="bf16", kind="decode") | given
     for name in params:
         expect(name in known, name, "a value (it has no default)", None)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an emulated backend's counters say of a case of ``dsv4spec bench``: bytes and cycles, never a time of the machine that
-emulates. Counts do not depend on the data. A result that is not the reference's is refused here too."""
+"""What an emulated backend's counters say of a case of ``dsv4spec bench``: bytes and cycles, never a time of the machine
+that emulates. Counts do not depend on the data. A result that is not the reference's is refused here too."""
 from __future__ import annotations
 
 import contextlib
@@ -145,8 +145,9 @@ def run(backend: str, cases: list[Case], budget: float | None) -> dict:
     lib = Library(backend, backend, flavour)
     result = bench_report.conditions(backend, torch.device("cpu")) | {
         "flavour": flavour or None, "lines": [], "refused": [], "no_kernel": [], "not_measured": [], "too_large": []}
-    print(f"{backend} is emulated: costs that its counters give, no times" + (
-        "" if flavour == "shadow" or backend != "cuda_emu" else "; DSV4SPEC_EMU_FLAVOUR=shadow counts sectors and bank conflicts too"))
+    more = "; DSV4SPEC_EMU_FLAVOUR=shadow counts sectors and bank conflicts too"
+    print(f"{backend} is emulated: costs that its counters give, no times"
+          f"{more if backend == 'cuda_emu' and flavour != 'shadow' else ''}")
     end = time.monotonic() + (budget or float("inf"))
     for case in cases:
         name = f"{case.op} {case.size} {case.label}"
@@ -165,7 +166,8 @@ def run(backend: str, cases: list[Case], budget: float | None) -> dict:
                 continue
             if not result["lines"]:
                 print(f"{'op, case':52}" + "".join(f"{key.replace('_', ' '):>16}" for key in cost))
-            print(f"{name:52}" + "".join(f"{f'{v:.2f}' if isinstance(v, float) else v:>16}" for v in cost.values()), flush=True)
+            shown = (f"{value:.2f}" if isinstance(value, float) else value for value in cost.values())
+            print(f"{name:52}" + "".join(f"{value:>16}" for value in shown), flush=True)
             result["lines"].append({"op": case.op, "size": case.size, "case": case.label, "params": case.params,
                                     "bytes_read": case.read, "bytes_written": case.write, "flops": case.flops, **cost})
     return result

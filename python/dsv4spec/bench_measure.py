@@ -19,7 +19,7 @@ GOALS = {
     "half": ("50 % of the roof", lambda seconds, floor: floor / seconds >= 0.5),
     "quick": ("under 5 us", lambda seconds, floor: seconds < 5e-6),
 }
-MOST_SETS, MOST_BYTES = 4096, 512 << 20  # of arguments, to be cold: what making them may take
+MOST_SETS, MOST_BYTES = {"cpu": 4096, "cuda": 512, "npu": 512}, 512 << 20  # of arguments: what making them may take
 SHARED = ("cos_sin",)                    # tables of which a call reads a few rows
 
 
@@ -105,7 +105,7 @@ def checked_sets(case: Case, clock: Clock, op) -> Sets:
         sets.outs.append(_poisoned(out))
         sets.wants.append(want)
     each = sum(t.numel() * t.element_size() for t in tensors((sets.args[0], sets.kwargs[0], sets.outs[0])))
-    wanted = max(1, min(MOST_SETS, -(-2 * clock.cache // max(case.bytes, 1)), MOST_BYTES // max(each, 1)))
+    wanted = max(1, min(MOST_SETS[clock.device.type], -(-2 * clock.cache // max(case.bytes, 1)), MOST_BYTES // max(each, 1)))
     for i in range(2, wanted):
         args, kwargs = sets.args[i % 2], sets.kwargs[i % 2]
         sets.args.append(tuple(a if n in SHARED else copied(a) for a, n in zip(args, names)))

@@ -30,8 +30,8 @@ def installed() -> dict[str, str | None]:
 
 
 def peers(op: str):
-    """(name, make) of the installed peers of ``op``; ``make(*args, **kwargs)`` gives ``(call, pick)``, where ``pick(result of
-    the op's reference)`` is what the call's result must equal. A peer that does not fit these arguments raises."""
+    """(name, make) of the installed peers of ``op``; ``make(*args, **kwargs)`` gives ``(call, pick)``, where ``pick(result
+    of the op's reference)`` is what the call's result must equal. A peer that does not fit these arguments raises."""
     for library, function in PEERS.get(op, ()):
         if importlib.util.find_spec(library) is not None:
             yield f"{library}.{function.__name__.lstrip('_')}", function

@@ -28,7 +28,8 @@ def plot(result: dict, path: str) -> None:
     _roofline(panels[0][0], result, colours)
     for (name, label), panel in zip(AXES, (panels[0][1], panels[1][0], panels[1][1])):
         _against(panel, result["lines"], name, label, colours)
-    figure.suptitle(f"dsv4spec {result['dsv4spec']['version']} on {result['machine']['device']}, backend {result['backend']}")
+    device, version = result["machine"]["device"], result["dsv4spec"]["version"]
+    figure.suptitle(f"dsv4spec {version} on {device}, backend {result['backend']}")
     save(figure, path)
 
 
@@ -45,7 +46,8 @@ def _colours(lines) -> dict[str, tuple]:
 
 def _roofline(panel, result, colours) -> None:
     roofs, lines = result["roofs"], [line for line in result["lines"] if line["flops"]]
-    panel.set(title="roofline", xlabel="floating-point operations a byte", ylabel="operations a second", xscale="log", yscale="log")
+    panel.set(title="roofline", xlabel="floating-point operations a byte", ylabel="operations a second", xscale="log",
+              yscale="log")
     if not lines:
         return
     intensity = [line["flops"] / (line["bytes_read"] + line["bytes_written"]) for line in lines]
@@ -80,7 +82,8 @@ def _against(panel, lines, name: str, label: str, colours) -> None:
         at = [line["params"][name] for line in group]
         panel.plot(at, [line["median_us"] for line in group], marker="o", markersize=3, linewidth=1, color=colours[op],
                    label=None if op in shown else op)
-        panel.fill_between(at, [line["p10_us"] for line in group], [line["p90_us"] for line in group], color=colours[op], alpha=0.12)
+        panel.fill_between(at, [line["p10_us"] for line in group], [line["p90_us"] for line in group], color=colours[op],
+                           alpha=0.12)
         shown.add(op)
     if shown:
         panel.legend(fontsize=7, ncols=2)

@@ -110,7 +110,8 @@ def summary(result: dict) -> str:
     if not result["emulated"] and lines:
         counts.append(f"{sum(line['unstable'] for line in lines)} unstable")
     if result["no_kernel"]:
-        counts.append(f"{len(result['no_kernel'])} without a kernel ({', '.join(sorted({n.split()[0] for n in result['no_kernel']}))})")
+        names = sorted({name.split()[0] for name in result["no_kernel"]})
+        counts.append(f"{len(result['no_kernel'])} without a kernel ({', '.join(names)})")
     if result.get("too_large"):
         counts.append(f"{len(result['too_large'])} too large to emulate in seconds")
     if result["not_measured"]:

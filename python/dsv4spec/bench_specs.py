@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from .bench_cases import DTYPES, WEIGHTS, spec
+from .bench_cases import WEIGHTS, spec
 
 _MIX = "4*T*(hc + hc*hc)"                                             # post and comb
 _SITE = "4*(2 + hc)*hc*hc*d + 4*(2 + hc)*hc + 12 + 2*d"               # fn, base, scale, the norm's weight
@@ -17,10 +17,10 @@ _RMS = dict(rms_eps=1e-6, hc_eps=1e-6)
 def nextn_fuse_hidden(c):
     def matrix():
         values = c.f32(c.d, c.d, scale=c.d ** -0.5)
-        return (values * 64).to(WEIGHTS[c.weights][0]) if c.weights in ("e4m3", "int8") else values.to(WEIGHTS[c.weights][0])
+        return (values * 64 if c.weights in ("e4m3", "int8") else values).to(WEIGHTS[c.weights])
 
-    bf16 = torch.bfloat16
-    args = (c.random(c.T, c.d), c.random(c.T, c.hc * c.d), c.random(c.d, dtype=bf16), c.random(c.d, dtype=bf16), matrix(), matrix())
+    norms = [c.random(c.d, dtype=torch.bfloat16) for _ in range(2)]
+    args = (c.random(c.T, c.d), c.random(c.T, c.hc * c.d), *norms, matrix(), matrix())
     scales = {}
     if c.weights == "e4m3":
         blocks = -(-c.d // 128)
@@ -124,7 +124,8 @@ def compress_kv(c):
     groups = (length // c.ratio + c.arange(made)).repeat(c.B) * c.ratio
     args = (c.f32(T, c.coff * c.D), c.f32(T, c.coff * c.D), c.f32(c.ratio, c.coff * c.D),
             c.random(c.D, dtype=torch.bfloat16), c.angles(length + c.rows), state, c.order(c.B),
-            c.arange(c.B + 1, torch.int32) * c.rows, c.i32(c.B, length + c.rows), groups, c.order(2 * c.B * made)[:c.B * made],
+            c.arange(c.B + 1, torch.int32) * c.rows, c.i32(c.B, length + c.rows), groups,
+            c.order(2 * c.B * made)[:c.B * made],
             c.random(-(-2 * c.B * made // c.page), c.page, c.D))
     return args, dict(ratio=c.ratio, eps=1e-6)
 
@@ -139,7 +140,8 @@ def lightning_index(c):
 
 
 @spec("B rows H D R window page ratio topk length dtype", "ratio={ratio} B={B} rows={rows} length={length}", math="dtype",
-      read="e*B*D*(window + rows - 1 + min(topk, length//ratio)) + e*B*rows*H*D + 4*B*rows*min(topk, length//ratio) + 4*R*B*rows",
+      read="e*B*D*(window + rows - 1 + min(topk, length//ratio)) + e*B*rows*H*D"
+           " + 4*B*rows*min(topk, length//ratio) + 4*R*B*rows",
       write="e*B*rows*H*D", flops="4*D*H*B*rows*(window + min(topk, length//ratio))")
 def sparse_paged_attention(c):
     pages, table = _window(c)
@@ -158,10 +160,12 @@ def sparse_paged_attention(c):
       flops="6*T*d*(experts*inter + shared)")
 def moe_experts(c):
     ids = (c.arange(c.T * c.experts) % c.E).view(c.T, c.experts)  # all experts as evenly as can be
-    scale, dtype = c.d ** -0.5, DTYPES[c.dtype]
-    return ((c.random(c.T, c.d), ids, torch.rand(c.T, c.experts, device=c.device),
-             c.random(c.E, 2 * c.inter, c.d, dtype=dtype, scale=scale), c.random(c.E, c.d, c.inter, dtype=dtype, scale=scale)),
-            dict(limit=10.0, shared_w13=c.random(2 * c.shared, c.d, scale=scale), shared_w2=c.random(c.d, c.shared, scale=scale)))
+    def weights(*shape):
+        return c.random(*shape, scale=c.d ** -0.5)
+
+    return ((c.random(c.T, c.d), ids, torch.rand(c.T, c.experts, device=c.device), weights(c.E, 2 * c.inter, c.d),
+             weights(c.E, c.d, c.inter)),
+            dict(limit=10.0, shared_w13=weights(2 * c.shared, c.d), shared_w2=weights(c.d, c.shared)))
 
 
 # The projections of a layer's input, and the router. Weights are (in, out).
@@ -170,6 +174,7 @@ def linear(c):
     return (c.random(c.T, c.d), c.random(c.d, c.inter, scale=c.d ** -0.5)), {}
 
 
-@spec("T d E experts dtype", "T={T}", read="e*T*d + 4*d*E + 4*E", write="8*T*experts", flops="2*T*d*E")
+@spec("T d routed experts dtype", "T={T}", read="e*T*d + 4*d*routed + 4*routed", write="8*T*experts",
+      flops="2*T*d*routed")
 def route_experts(c):
-    return (c.random(c.T, c.d), c.f32(c.d, c.E, scale=c.d ** -0.5)), dict(topk=c.experts, scaling=1.5, bias=c.f32(c.E))
+    return (c.random(c.T, c.d), c.f32(c.d, c.routed, scale=c.d ** -0.5)), dict(topk=c.experts, scaling=1.5, bias=c.f32(c.routed))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which cases of each op ``dsv4spec bench`` measures: rows of a decode or verify step and of a prefill, batches, contexts."""
+"""Which cases of each op ``dsv4spec bench`` measures: rows of a decode or verify step, of a prefill, batches, contexts."""
 from __future__ import annotations
 
 from typing import Iterator

@@ -16,6 +16,7 @@ LEAST, MOST = 9, 200   # samples
 SLOW = 0.3             # seconds of one call from which FEWEST samples do
 FEWEST = 5
 LONG = 0.02            # a call of this many seconds is quicker on all threads
+REPLAYS = 15           # samples on a GPU
 DRIFT = 0.05           # between the medians of the two halves of the samples
 
 
@@ -54,8 +55,9 @@ class Times:
 
     def report(self) -> dict:
         """JSON-ready, microseconds."""
-        return {"median_us": 1e6 * self.median, "min_us": 1e6 * min(self.seconds), "p10_us": 1e6 * self.percentile(0.1), "p90_us": 1e6 * self.percentile(0.9),
-                "samples": len(self.seconds), "calls_per_sample": self.calls, "how": self.how, "unstable": self.unstable}
+        figures = {"median": self.median, "min": min(self.seconds), "p10": self.percentile(0.1), "p90": self.percentile(0.9)}
+        return {f"{name}_us": 1e6 * value for name, value in figures.items()} | {
+            "samples": len(self.seconds), "calls_per_sample": self.calls, "how": self.how, "unstable": self.unstable}
 
 
 class Clock:
@@ -92,8 +94,8 @@ class Clock:
         return {name: Times(tuple(taken[name]), s.calls, s.how) for name, s in samplers.items()}
 
     def quicker_threads(self, call: Callable) -> int:
-        """1 or torch's number of threads: with which of them is ``call`` quicker? Threads of torch cost small calls more than
-        they bring, above all where cores have other work."""
+        """1 or torch's number of threads: with which of them is ``call`` quicker? Threads of torch cost small calls more
+        than they bring, above all where cores have other work."""
         most, seconds = torch.get_num_threads(), {}
         try:
             for count in (most, 1):
@@ -114,26 +116,28 @@ class Clock:
         once = max(self._elapsed(lambda: turn(1)), 1e-9)
         once = max(min(once, self._elapsed(lambda: turn(3)) / 3), 1e-9) if once < 0.01 else once
         if self.cuda:
-            return self._cuda_sampler(calls, once, graph)
+            return self._cuda_sampler(calls, turn, once, graph)
         count = max(1, int(SAMPLE / once + 0.999))
         least = FEWEST if once > SLOW else LEAST
         return _Sampler(lambda: self._elapsed(lambda: turn(count)), count, "calls",
                         max(least, min(MOST, int(SECONDS / (once * count)))))
 
-    def _cuda_sampler(self, calls, once, graph) -> _Sampler:
-        least = -(-16 // len(calls)) if graph else 1
-        rounds = max(least, min(200, int(SECONDS / 10 / 15 / (once * len(calls)))))
-        loop, how = (lambda: [call() for _ in range(rounds) for call in calls]), "calls"
+    def _cuda_sampler(self, calls, turn, once, graph) -> _Sampler:
+        count = max(1, min(200, int(SECONDS / 10 / REPLAYS / once)))
+        loop, how = (lambda: turn(count)), "calls"
         if graph:
+            rounds = max(-(-16 // len(calls)), count // len(calls))
             try:
-                loop, how = self._captured(loop), "graph"
+                loop, how = self._captured(lambda: [call() for _ in range(rounds) for call in calls]), "graph"
+                count = rounds * len(calls)
             except RuntimeError:  # a host read inside, for example; torch has ended the capture
                 torch.cuda.synchronize()
+
         def sample():
             loop()  # not counted, and the device is still busy with it when the clock starts: nor is the way there
             return self._elapsed(loop)
 
-        return _Sampler(sample, rounds * len(calls), how, 15)
+        return _Sampler(sample, count, how, REPLAYS)
 
     def _captured(self, loop):
         graph = torch.cuda.CUDAGraph()

@@ -33,16 +33,18 @@ def cost(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--accept", type=share, nargs="+", metavar="A", help="chance that draft 1, 2, ... is accepted if those "
-                        "before it were; the last counts for all after it (measured, or 0.87)")
-    parser.add_argument("--draft-cost", type=cost, default=0.02, metavar="B", help="a NextN forward in plain decode steps (0.02)")
+    parser.add_argument("--accept", type=share, nargs="+", metavar="A", help="chance that draft 1, 2, ... is accepted if "
+                        "those before it were; the last counts for all after it (measured, or 0.87)")
+    parser.add_argument("--draft-cost", type=cost, default=0.02, metavar="B",
+                        help="a NextN forward in plain decode steps (0.02)")
     parser.add_argument("--max-steps", type=positive, metavar="N", help="most drafts a round (8; 3 when measured)")
-    parser.add_argument("--batch", type=positive, nargs="+", metavar="N", help="batch sizes (1 2 4 ... 256; 1 2 4 8 when measured)")
+    parser.add_argument("--batch", type=positive, nargs="+", metavar="N",
+                        help="batch sizes (1 2 4 ... 256; 1 2 4 8 when measured)")
     verify = parser.add_mutually_exclusive_group()
-    verify.add_argument("--verify-knee", type=positive, metavar="ROWS", help="a Target forward takes the same time up to so many "
-                        "rows and grows with them beyond (default: always the same)")
-    verify.add_argument("--costs", metavar="F.json", help='[{"batch": 8, "draft": 0.1, "verify": [1.1, 1.2, ...]}, ...]: the forwards '
-                        "in plain decode steps of that batch, verify with 1, 2, ... drafts")
+    verify.add_argument("--verify-knee", type=positive, metavar="ROWS", help="a Target forward takes the same time up to "
+                        "so many rows and grows with them beyond (default: always the same)")
+    verify.add_argument("--costs", metavar="F.json", help='[{"batch": 8, "draft": 0.1, "verify": [1.1, 1.2, ...]}, ...]: '
+                        "the forwards in plain decode steps of that batch, verify with 1, 2, ... drafts")
     verify.add_argument("--measure", nargs="?", const=str(ASSET), metavar="MODEL",
                         help="measure acceptance and costs with this checkpoint on the CPU (default: the one in the box)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, metavar="N", help="of a request, when measured (64)")
@@ -115,7 +117,8 @@ def text(result: dict) -> str:
                  f"speculation does not pay from batch {batch} on")
     if measured := result["measured"]:
         lines += ["measured on this machine, whole runs with prefill, speculative over plain:"]
-        lines += [f"{row['batch']:>6} {'':32}{'':16}" + "".join(f"{s:>7.2f} " for s in row["speedups"]) for row in measured["runs"]]
+        lines += [f"{row['batch']:>6} {'':48}" + "".join(f"{s:>7.2f} " for s in row["speedups"])
+                  for row in measured["runs"]]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -128,7 +131,8 @@ def plot(result: dict, path: str) -> None:
         have = [row for row in rows if len(row["speedups"]) >= g]
         panel.plot([row["batch"] for row in have], [row["speedups"][g - 1] for row in have], marker="o", markersize=3,
                    label=f"{g} draft{'s' * (g > 1)}")
-    panel.plot([row["batch"] for row in rows], [row["speedup"] for row in rows], color="black", linewidth=3, alpha=0.25, label="best")
+    panel.plot([row["batch"] for row in rows], [row["speedup"] for row in rows], color="black", linewidth=3, alpha=0.25,
+               label="best")
     panel.axhline(1, color="grey", linestyle="--", linewidth=1)
     panel.set_xscale("log", base=2)
     panel.set(title="speculative over plain decoding", xlabel="requests (batch)", ylabel="speed-up")

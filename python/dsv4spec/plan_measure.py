@@ -21,8 +21,8 @@ def measure(directory: str, batches: Sequence[int], steps: int, new_tokens: int)
         prefill included; ``model``.
 
     Raises:
-        ValueError: the checkpoint has no NextN layer, or cannot be loaded. RuntimeError: a run's tokens are not those of plain
-        decoding.
+        ValueError: the checkpoint has no NextN layer, or cannot be loaded. RuntimeError: a run's tokens are not those of
+        plain decoding.
     """
     engines = {g: _engine(directory, g, max(batches), new_tokens) for g in range(steps + 1)}
     tokenizer = engines[0].tokenizer
@@ -38,7 +38,8 @@ def measure(directory: str, batches: Sequence[int], steps: int, new_tokens: int)
                 tokens, figures = _run(engine, asked, new_tokens)
                 want = want or tokens
                 if tokens != want:
-                    raise RuntimeError(f"--measure: with {g} drafts at batch {batch} the tokens are not those of plain decoding")
+                    raise RuntimeError(f"--measure: with {g} drafts at batch {batch} the tokens are not those of plain "
+                                       "decoding")
                 seen[g] += [figures] if repeat else []
         for figures in seen[steps]:
             drafted = [a + b for a, b in zip(drafted, figures["drafted"])]

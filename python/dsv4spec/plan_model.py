@@ -100,7 +100,7 @@ def stops_paying(rows: Sequence[Row]) -> int | None:
 
 
 def read_costs(path: str) -> list[Costs]:
-    """``[{"batch": 8, "draft": 0.1, "verify": [1.1, 1.2]}, ...]``, what ``plan --measure M --json F`` has under "costs" as well.
+    """``[{"batch": 8, "draft": 0.1, "verify": [1.1, 1.2]}, ...]``, which ``plan --json F`` has under "costs" as well.
     ValueError in one sentence for anything else."""
     with open(path, encoding="utf-8") as file:
         try:
