@@ -20,7 +20,8 @@ CHOICES = {"dtype": tuple(DTYPES), "weights": tuple(WEIGHTS), "kind": KINDS}
 
 # d: width; hc: residual streams; H, D, R: heads, their size and rotated part; window, page: tokens; length: committed tokens
 # of a request; IH, ID, topk: the indexer's heads, their size, entries chosen; routed, E, experts, inter, shared: experts that
-# the router scores, of them in memory here, chosen per row, width, width of the shared one; V: vocabulary; n: rows of a verify window; k, steps: branches, draft steps.
+# the router scores, that are in memory here, chosen per row, their width, width of the shared one; V: vocabulary; n: rows of
+# a verify window; k, steps: branches, draft steps.
 _FLASH = dict(d=4096, hc=4, H=64, D=512, R=64, window=128, page=64, length=2000, IH=64, ID=128, topk=512, routed=256,
               E=8, experts=6, inter=2048, shared=2048, V=129280, n=4, k=1, steps=3, dtype="bfloat16")
 SIZES = {

@@ -160,6 +160,7 @@ def sparse_paged_attention(c):
       flops="6*T*d*(experts*inter + shared)")
 def moe_experts(c):
     ids = (c.arange(c.T * c.experts) % c.E).view(c.T, c.experts)  # all experts as evenly as can be
+
     def weights(*shape):
         return c.random(*shape, scale=c.d ** -0.5)
 
@@ -169,7 +170,7 @@ def moe_experts(c):
 
 
 # The projections of a layer's input, and the router. Weights are (in, out).
-@spec("T d inter dtype", "T={T}", math="float32", read="e*T*d + e*d*inter", write="e*T*inter", flops="2*T*d*inter")
+@spec("T d inter dtype", "T={T}", math="dtype", read="e*T*d + e*d*inter", write="e*T*inter", flops="2*T*d*inter")
 def linear(c):
     return (c.random(c.T, c.d), c.random(c.d, c.inter, scale=c.d ** -0.5)), {}
 
@@ -177,4 +178,5 @@ def linear(c):
 @spec("T d routed experts dtype", "T={T}", read="e*T*d + 4*d*routed + 4*routed", write="8*T*experts",
       flops="2*T*d*routed")
 def route_experts(c):
-    return (c.random(c.T, c.d), c.f32(c.d, c.routed, scale=c.d ** -0.5)), dict(topk=c.experts, scaling=1.5, bias=c.f32(c.routed))
+    gate = c.f32(c.d, c.routed, scale=c.d ** -0.5)
+    return (c.random(c.T, c.d), gate), dict(topk=c.experts, scaling=1.5, bias=c.f32(c.routed))
