@@ -40,6 +40,7 @@ struct I8Source;
 template <>
 struct I8Source<FloatLanes> {
   static constexpr bool kEnters = false;
+  static int64_t place(int64_t k) { return k; }
   const int8_t* w[kTileColumns];
   static vf decode(const int8_t* p) { return __builtin_convertvector(widen(p), vf); }
   vf get(int row, int64_t k) const { return decode(w[row] + k); }
@@ -52,6 +53,7 @@ struct E4m3Source;
 template <>
 struct E4m3Source<FloatLanes> {
   static constexpr bool kEnters = true;
+  static int64_t place(int64_t k) { return k; }
   const uint8_t* w[kTileColumns];
   const uint8_t* scales;
   vf scale{};
@@ -65,6 +67,7 @@ struct E4m3Source<FloatLanes> {
 template <>
 struct I8Source<Bf16Lanes> {
   static constexpr bool kEnters = false;
+  static int64_t place(int64_t k) { return k; }
   const int8_t* w[kTileColumns];
   static __m512i decode(const int8_t* p) {  // eight bits of magnitude fit bf16
     const vf low = I8Source<FloatLanes>::decode(p), high = I8Source<FloatLanes>::decode(p + 16);
@@ -89,6 +92,7 @@ inline constexpr E4m3Table kE4m3Table;
 template <>
 struct E4m3Source<Bf16Lanes> {
   static constexpr bool kEnters = true;
+  static int64_t place(int64_t k) { return k; }
   const uint8_t* w[kTileColumns];
   const uint8_t* scales;
   __m512i table[4] = {};

@@ -48,6 +48,7 @@ template <class Lanes, class Y>
 struct FloatSource {
   static constexpr bool kEnters = false;
   const Y* w[kTileColumns];
+  static int64_t place(int64_t k) { return k; }  // of value k behind w
   typename Lanes::V get(int row, int64_t k) const { return Lanes::load(w[row] + k); }
   typename Lanes::V get_n(int row, int64_t k, int n) const { return Lanes::load_n(w[row] + k, n); }
 };
@@ -63,7 +64,7 @@ inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead
     typename Lanes::V b[N];
     for (int n = 0; n < N; ++n) b[n] = w.get(n, i);
     if (ahead)
-      for (int n = 0; n < N; ++n) __builtin_prefetch(w.w[n] + i + ahead, 0, 2);
+      for (int n = 0; n < N; ++n) __builtin_prefetch(w.w[n] + w.place(i) + ahead, 0, 2);
     for (int m = 0; m < M; ++m) {
       const typename Lanes::V a = Lanes::load(x[m] + i);
       for (int n = 0; n < N; ++n) c[m][n] = Lanes::multiply_add(c[m][n], a, b[n]);

@@ -41,11 +41,12 @@ struct StreamSource {
   static constexpr bool kEnters = false;
   const float* w[4];
   int64_t n, skip;  // skip: from the end of a stream's channels to the next one's
-  vf get(int row, int64_t k) const {
+  int64_t place(int64_t k) const {
     int64_t at = k;
     for (int s = 1; s < HC; ++s) at += k >= s * n ? skip : 0;
-    return load(w[row] + at);
+    return at;
   }
+  vf get(int row, int64_t k) const { return load(w[row] + place(k)); }
   vf get_n(int row, int64_t k, int count) const { return load_n(w[row] + k, count); }
   StreamSource<1> stream(int s) const {
     const int64_t at = s * (n + skip);
@@ -69,15 +70,18 @@ inline void fetch(const MhcRows& p, int64_t t, int64_t c0, int64_t n) {
 // for all columns; its rows lie a cache line more than a power of two apart.
 template <class T, int HC, int COLUMNS>
 inline void project_tile(const MhcRows& p, int64_t t, int64_t count, int64_t c0, int64_t n, float* partial, int64_t pitch,
-                         MhcTile next) {
+                         bool fetch_fn, MhcTile next) {
   constexpr int64_t kRow = kPiece + 16;
   alignas(64) float x[kTileRows * kRow];
   for (int64_t m = 0; m < count; ++m) {
+    const T* from[HC];  // in locals: after a store of a vector GCC would read the view again
+    for (int s = 0; s < HC; ++s) from[s] = p.residual.at<const T>(t + m, s) + c0;
+    float* to = x + m * kRow;
     vf squares[HC] = {};
     for_vectors(n, [&](int64_t c, int width) {
       for (int s = 0; s < HC; ++s) {
-        const vf v = load_some(p.residual.at<const T>(t + m, s) + c0 + c, width);
-        store_some(x + m * kRow + s * n + c, v, width);
+        const vf v = load_some(from[s] + c, width);
+        store_some(to + s * n + c, v, width);
         squares[s] += v * v;
       }
     });
@@ -90,7 +94,9 @@ inline void project_tile(const MhcRows& p, int64_t t, int64_t count, int64_t c0,
     StreamSource<HC> w{{}, n, p.d - n};
     for (int i = 0; i < 4; ++i) w.w[i] = p.fn.at<const float>(std::min(first + i, COLUMNS - 1)) + c0;
     if (n % W == 0) {
-      dots_rows<FloatLanes, 4>(x, kRow, count, w, HC * n, sums);
+      // The next four rows, behind the last ones the next channels of the first.
+      const int64_t row = p.fn.stride[0], ahead = first + 4 < COLUMNS ? 4 * row : n - first * row;
+      dots_rows<FloatLanes, 4>(x, kRow, count, w, HC * n, sums, fetch_fn ? ahead : 0);
     } else {  // no vector may lie in two streams
       for (int s = 0; s < HC; ++s) dots_rows<FloatLanes, 4>(x + s * n, kRow, count, w.stream(s), n, sums);
     }
@@ -124,7 +130,7 @@ inline void project(const MhcRows& p, int64_t t0, int64_t t1, float* workspace, 
           next.c0 = std::min((i + 1) / groups * kChannels, p.d - n);
         }
         project_tile<T, HC, COLUMNS>(p, t, count, c0, n, workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS), pitch,
-                                     next);
+                                     t == first, next);
       }
     }
   });
@@ -152,12 +158,13 @@ template <class T, int HC>
 inline void join_streams(const MhcRows& p, int64_t t, const float* weights) {
   T* y = p.y.at<T>(t);
   const bool norm = static_cast<bool>(p.norm_weight);
+  const T* row[HC];
+  for (int s = 0; s < HC; ++s) row[s] = p.residual.at<const T>(t, s);
   vf squares{};
   for_vectors(p.d, [&](int64_t c, int n) {
-    vf v = load_some(p.residual.at<const T>(t, 0) + c, n) * weights[0];
-    for (int s = 1; s < HC; ++s) v += load_some(p.residual.at<const T>(t, s) + c, n) * weights[s];
+    vf v = load_some(row[0] + c, n) * weights[0];
+    for (int s = 1; s < HC; ++s) v += load_some(row[s] + c, n) * weights[s];
     store_some(y + c, v, n);
-    if (!norm) return;
     v = rounded<T>(v);
     squares += v * v;
   });

@@ -20,16 +20,18 @@ struct MixCoefficients {
 template <class T, int HC, bool Stream = false>
 inline void mix_channels(const TensorView& y, const TensorView& residual, const TensorView& out,
                          const MixCoefficients<HC>& k, int64_t t, int64_t c0, int64_t n) {
-  for_vectors(n, [&](int64_t offset, int count) {
-    const int64_t c = c0 + offset;
+  const T *from[HC], *sublayer = y.at<const T>(t) + c0;  // in locals: after a store of a vector GCC would read the views again
+  T* to[HC];
+  for (int i = 0; i < HC; ++i) from[i] = residual.at<const T>(t, i) + c0, to[i] = out.at<T>(t, i) + c0;
+  for_vectors(n, [&](int64_t c, int count) {
     vf r[HC];
-    for (int j = 0; j < HC; ++j) r[j] = load_some(residual.at<const T>(t, j) + c, count);
-    const vf v = load_some(y.at<const T>(t) + c, count);
+    for (int j = 0; j < HC; ++j) r[j] = load_some(from[j] + c, count);
+    const vf v = load_some(sublayer + c, count);
     for (int i = 0; i < HC; ++i) {
       vf sum = v * k.post[i];
       for (int j = 0; j < HC; ++j) sum += r[j] * k.comb[j * HC + i];
-      if constexpr (Stream) stream(out.at<T>(t, i) + c, sum);
-      else store_some(out.at<T>(t, i) + c, sum, count);
+      if constexpr (Stream) stream(to[i] + c, sum);
+      else store_some(to[i] + c, sum, count);
     }
   });
 }

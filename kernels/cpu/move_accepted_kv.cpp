@@ -10,6 +10,8 @@
 namespace dsv4::cpu {
 namespace {
 
+constexpr int64_t kAhead = 4;  // rows that are fetched early
+
 int64_t row_bytes(const MoveAcceptedKvParams& p) { return p.D * (p.kv_pages.dtype == kF32 ? 4 : 2); }
 
 char* row(const MoveAcceptedKvParams& p, int64_t slot) {
@@ -33,8 +35,14 @@ int32_t launch(const MoveAcceptedKvParams& p, const Launch& launch) {
   const int64_t slice = std::max<int64_t>(64, (bytes / g_host->num_threads() + 63) / 64 * 64);
   parallel((bytes + slice - 1) / slice, grain_for(4 * p.M * slice), [&](int64_t begin, int64_t end) {
     const int64_t from = begin * slice, count = std::min(end * slice, bytes) - from;
-    for (int64_t m = 0; m < p.M; ++m)
+    for (int64_t m = 0; m < p.M; ++m) {
+      if (m + kAhead < p.M && src[m + kAhead] >= 0 && dst[m + kAhead] >= 0)  // rows lie anywhere: nothing foresees the next
+        for (int64_t i = 0; i < count; i += 64) {
+          __builtin_prefetch(row(p, src[m + kAhead]) + from + i);
+          __builtin_prefetch(row(p, dst[m + kAhead]) + from + i, 1, 2);
+        }
       if (src[m] >= 0 && dst[m] >= 0) std::memcpy(scratch + m * bytes + from, row(p, src[m]) + from, count);
+    }
     for (int64_t m = 0; m < p.M; ++m)
       if (src[m] >= 0 && dst[m] >= 0) std::memcpy(row(p, dst[m]) + from, scratch + m * bytes + from, count);
   });

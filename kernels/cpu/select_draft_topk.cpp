@@ -40,28 +40,32 @@ void first_step(const SelectDraftTopkParams& p, int64_t b) {
 }
 
 void later_step(const SelectDraftTopkParams& p, int64_t b) {
-  const int64_t k = p.k;
-  int64_t* tokens = p.cand_tokens.at<int64_t>(b);
+  const int64_t k = p.k, first = k * k * (p.step - 1) + k;
+  // In locals: after every store of an integer the views would be read again.
+  const float *score = p.scores.at<float>(b), *prob = p.topk_p.at<float>(b * k);
+  const int64_t prob_pitch = p.topk_p.stride[0], token_pitch = p.topk_index.stride[0];
+  const int64_t* token = p.topk_index.at<int64_t>(b * k);
+  int64_t *tokens = p.cand_tokens.at<int64_t>(b), *parents = p.parents.at<int64_t>(b);
+  int64_t *input_ids = p.input_ids.at<int64_t>() + b * k, *hidden_rows = p.hidden_rows.at<int64_t>() + b * k;
+  float *out = p.cand_scores.at<float>(b), *scores_out = p.scores_out.at<float>(b);
+  const int64_t out_pitch = p.cand_scores.stride[1];
   Best best(k);
-  for (int64_t a = 0; a < k; ++a) {
-    const float score = p.scores.at<float>(b)[a];
-    const float* prob = p.topk_p.at<float>(b * k + a);
-    const int64_t* token = p.topk_index.at<int64_t>(b * k + a);
-    float* out = p.cand_scores.at<float>(b, a);
-    for (int64_t c = 0; c < k; ++c) out[c] = score * prob[c], tokens[a * k + c] = token[c];
-    for (int64_t c = 0; c < k; ++c) best.offer(out[c], static_cast<int32_t>(a * k + c));
-  }
+  for (int64_t a = 0; a < k; ++a, prob += prob_pitch, token += token_pitch)
+    for (int64_t c = 0; c < k; ++c) {
+      out[a * out_pitch + c] = score[a] * prob[c], tokens[a * k + c] = token[c];
+      best.offer(out[a * out_pitch + c], static_cast<int32_t>(a * k + c));
+    }
   for (int64_t i = 0; i < k; ++i) {
-    const int64_t q = best.index[i];
-    p.input_ids.at<int64_t>()[b * k + i] = tokens[q];
-    p.hidden_rows.at<int64_t>()[b * k + i] = b * k + q / k;
-    p.scores_out.at<float>(b)[i] = p.cand_scores.at<float>(b, q / k)[q % k];
-    p.parents.at<int64_t>(b)[i] = q + k * k * (p.step - 1) + k;
+    const int64_t q = best.index[i], a = q / k;
+    input_ids[i] = tokens[q];
+    hidden_rows[i] = b * k + a;
+    scores_out[i] = out[a * out_pitch + q - a * k];
+    parents[i] = q + first;
   }
 }
 
 int32_t launch(const SelectDraftTopkParams& p, const Launch&) {
-  parallel(p.B, grain_for(p.k * p.k * 32), [&](int64_t begin, int64_t end) {
+  parallel(p.B, grain_for(p.k * p.k * 32 + 256), [&](int64_t begin, int64_t end) {
     for (int64_t b = begin; b < end; ++b)
       if (p.step == 0) first_step(p, b);
       else later_step(p, b);
