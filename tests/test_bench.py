@@ -139,6 +139,24 @@ def test_time_that_is_over_is_said(monkeypatch, tmp_path):
     assert not result["lines"] and result["not_measured"][0] == "mhc_post tiny T=1"
 
 
+def test_a_baseline_marks_what_is_slower(tmp_path, capsys):
+    file = tmp_path / "before.json"
+    args = "mhc_post", "--shapes", "tiny", "--backend", "cpu", "--against", "none"
+    assert bench(*args, "--json", file) == 0
+    before = json.loads(file.read_text())
+    before["lines"] = before["lines"][:1]
+    before["lines"][0]["median_us"] = 1e-6  # nothing is as quick
+    file.write_text(json.dumps(before))
+    capsys.readouterr()
+    assert bench(*args, "--baseline", file, "--json", tmp_path / "now.json") == 0
+    text = capsys.readouterr().out
+    assert text.count("of the baseline's time SLOWER") == 1 and "1 slower than 1.15 times the baseline" in text
+    first, second = json.loads((tmp_path / "now.json").read_text())["lines"]
+    assert math.isclose(first["times_baseline"], first["median_us"] / 1e-6) and second["times_baseline"] is None
+    file.write_text("[]")
+    assert bench(*args, "--baseline", file) == 1 and "expected what --json wrote" in capsys.readouterr().err
+
+
 # ------------------------------------------------------------------------------------------------- what is refused
 def spoil(name, out, args):
     """Change one value of a result, or of what the op writes."""

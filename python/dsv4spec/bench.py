@@ -29,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "transformers, peers; or none (torch)")
     parser.add_argument("--budget", type=positive, metavar="SECONDS",
                         help="when they are over, what is left is listed as not measured")
+    parser.add_argument("--baseline", metavar="F.json", help="what --json wrote earlier: says which cases are slower now")
     parser.add_argument("--json", metavar="F", help="write everything to this file")
     parser.add_argument("--plot", metavar="F.png", help="roofline, and time against rows, context and batch")
 
@@ -64,8 +65,9 @@ def _run(args) -> int:
 
         result = bench_emulated.run(backend, cases, args.budget)
     else:
+        baseline = bench_report.baseline(args.baseline) if args.baseline else {}
         with use_backend(backend if backend == "reference" else None), torch.no_grad():
-            result = measured(args, backend, cases)
+            result = measured(args, backend, cases, baseline)
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
@@ -98,7 +100,7 @@ def chosen(args) -> list:
     return cases
 
 
-def measured(args, backend: str, cases) -> dict:
+def measured(args, backend: str, cases, baseline: dict) -> dict:
     """All figures as a dict, printed line by line as they come."""
     import torch
 
@@ -139,6 +141,7 @@ def measured(args, backend: str, cases) -> dict:
                 result["refused"].append({"case": name, "why": str(why)})
                 print(f"{name}: REFUSED: {why}", flush=True)
                 continue
+            line["times_baseline"] = bench_report.times_baseline(line, baseline)
             result["lines"].append(line)
             print(bench_report.row(line, against), flush=True)
     return result

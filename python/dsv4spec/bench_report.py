@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import json
 import os
 import subprocess
 
 SCHEMA = 1
 SEEDS = [0, 1]
+SLOWER = 1.15  # times the baseline, from which a line says so
 
 
 def kernels(backend: str) -> frozenset[str]:
@@ -71,6 +73,25 @@ def head(result: dict, roofs, against) -> str:
     return f"{place}: {roofs}\n{'op, case':52} " + "  ".join(columns)
 
 
+def baseline(path: str) -> dict:
+    """Median microseconds by op and parameters of an earlier --json. ValueError if it is none."""
+    with open(path, encoding="utf-8") as file:
+        try:
+            lines = json.load(file)["lines"]
+            return {_key(line): line["median_us"] for line in lines}
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"--baseline: {path}: expected what --json wrote of a timed backend") from error
+
+
+def times_baseline(line: dict, before: dict) -> float | None:
+    """The line's median over that of the same case before; None: the case is new."""
+    return line["median_us"] / before[_key(line)] if _key(line) in before else None
+
+
+def _key(line: dict) -> tuple:
+    return line["op"], json.dumps(line["params"], sort_keys=True)
+
+
 def _us(value: float) -> str:
     return f"{value:.4g}" if value < 1000 else f"{value:.0f}"
 
@@ -88,6 +109,9 @@ def row(line: dict, against) -> str:
     parts += [f"{peer} {_times(entry)}" for peer, entry in rest.items()]
     notes = ["unstable"] if line["unstable"] else []
     notes += [] if line["cold"] else ["in cache"]
+    if line.get("times_baseline"):
+        slower = " SLOWER" if line["times_baseline"] > SLOWER else ""
+        notes.append(f"{line['times_baseline']:.2f} of the baseline's time{slower}")
     if line["goal"]:
         notes.append(f"goal {line['goal']}: {'met' if line['goal_met'] else 'MISSED'}")
     return "  ".join(parts + notes)
@@ -109,6 +133,8 @@ def summary(result: dict) -> str:
         counts.append(f"{sum(met)} of {len(met)} goals met")
     if not result["emulated"] and lines:
         counts.append(f"{sum(line['unstable'] for line in lines)} unstable")
+    if slower := sum((line.get("times_baseline") or 0) > SLOWER for line in lines):
+        counts.append(f"{slower} slower than {SLOWER} times the baseline")
     if result["no_kernel"]:
         names = sorted({name.split()[0] for name in result["no_kernel"]})
         counts.append(f"{len(result['no_kernel'])} without a kernel ({', '.join(names)})")
