@@ -194,7 +194,7 @@ def test_a30_counted_acceptance():
     metrics = Metrics(3)
     for accepted, times in enumerate([39, 1, 0, 3]):
         for _ in range(times):
-            metrics.record_round(3, accepted, accepted + 1)
+            metrics.record_rounds([3], [accepted], [accepted + 1])
     report = metrics.report()
     assert (report["rounds"], report["accepted"], report["drafted"]) == (43, 10, 129)
     assert round(report["accept_length"], 4) == 1.2326

@@ -141,7 +141,7 @@ class Engine:
             self._scheduler.add(request)
         try:
             # Once around all steps: torch's products are slow for a while after each change of the thread count.
-            with torch_threads(self.config, self.device):
+            with self._routed(), torch_threads(self.config, self.device):
                 while any(request.finish_reason is None for request in requests):
                     self.step()
         finally:

@@ -99,8 +99,8 @@ class Allocation:
         live = self.length[rows]
         after = live + counts
         limit = np.minimum(self._ready[1, rows], self.max_len)
-        wrong = ((after > limit) | (after < live)) & (rows >= 0)
-        if wrong.any():
+        wrong = (after > limit) | (counts < 0)
+        if wrong.any() and (wrong := wrong & (rows >= 0)).any():
             i = int(np.argmax(wrong))
             raise ValueError(f"commit: counts: expected 0 <= count <= {limit[i] - live[i]} (reserved, below "
                              f"max_len) for row {rows[i]}, got {counts[i]}")

@@ -67,6 +67,11 @@ class ForwardBatch:
     c128: CompressedView | None
     tree_mask: Tensor | None = None  # bool [B, n, n] (window-only Targets, draft trees)
 
+    def for_draft(self, mode: ForwardMode, ids: Tensor) -> ForwardBatch:
+        """The same rows with other tokens, for the NextN layer, which has no compressed entries."""
+        return ForwardBatch(mode, ids, self.positions, self.query_start_loc, self.seq_lens, self.live_seq_lens, self.rows,
+                            self.slots, self.table, None, None, self.tree_mask)
+
     def one_row_each(self, picked: Tensor, counting: Tensor) -> ForwardBatch:
         """Of a causal forward whose KV is stored: the rows ``picked`` (int64 [B], one of each request, in order) as
         queries of their own, each with the keys up to itself. ``counting``: int32 0 .. B. Ids and slots stay those of

@@ -28,6 +28,7 @@ class Groups:
     def __init__(self, pages: Allocation, device: torch.device):
         self._pages, self.device = pages, device
         self._starts: dict[tuple[int, int], torch.Tensor] = {}  # (B, n) -> query_start_loc
+        self._steps: dict[int, torch.Tensor] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -67,6 +68,11 @@ class Groups:
         if key not in self._starts:
             self._starts[key] = self.tensor(np.arange(requests + 1, dtype=np.int32) * np.int32(counts))
         return self._starts[key]
+
+    def steps(self, n: int) -> torch.Tensor:
+        if n not in self._steps:
+            self._steps[n] = self.tensor(np.arange(1, n + 1, dtype=np.int32)[:, None])
+        return self._steps[n]
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device)

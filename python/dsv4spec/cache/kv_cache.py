@@ -113,6 +113,10 @@ class KVCache:
         """Committed length s of a row."""
         return int(self._pages.length[row])
 
+    def lengths(self, rows: Sequence[int]) -> np.ndarray:
+        """Committed lengths of open rows, int64 [B]."""
+        return self._pages.length[self._groups.of(rows, "lengths").rows]
+
     def reserve(self, rows: Sequence[int], count: int) -> None:
         """Pages for positions s .. s + count - 1 of each row in every pool, all or nothing (CacheFull)."""
         rows = self._groups.of(rows, "reserve").rows
@@ -140,6 +144,10 @@ class KVCache:
     def query_start(self, n: int, requests: int) -> torch.Tensor:
         """int32 ``[B + 1]``: the first row of each request of n rows. Kept, read only."""
         return self._groups.query_start(n, requests)
+
+    def steps(self, n: int) -> torch.Tensor:
+        """int32 ``[n, 1]``: 1 .. n. Kept, read only."""
+        return self._groups.steps(n)
 
     def commit(self, rows: Sequence[int], counts: Sequence[int]) -> None:
         """s += count (padding rows: ignored). No page moves, so that a draft extend from the old s still can run.
@@ -171,13 +179,13 @@ class KVCache:
         rows, pages = group.rows, self._pages
         begin = pages.length[rows] if start is None else np.asarray(start, np.int64)
         uniform = isinstance(counts, int)
-        each = np.full(len(rows), counts) if uniform else np.asarray(counts, np.int64)
-        tokens = int(each.sum())
-        if not len(begin) == len(each) == len(rows) or input_ids.numel() != tokens:
+        each = counts if uniform else np.asarray(counts, np.int64)
+        tokens = counts * len(rows) if uniform else int(each.sum())
+        if len(begin) != len(rows) or not (uniform or len(each) == len(rows)) or input_ids.numel() != tokens:
             raise ValueError(f"batch: input_ids: expected {tokens} ids of {len(rows)} requests, got "
                              f"{input_ids.numel()} (start: {len(begin)}, counts: {counts})")
         limit, name = self._limits.get(mode, (tokens, ""))
-        if tokens > limit and int(each.max()) > limit:
+        if tokens > limit and int(np.max(each)) > limit:
             raise ValueError(f"batch: counts: expected at most {name} = {limit}, got {counts}")
         if mode in _WINDOWS:
             _check_window(mode, rows, begin, counts)
@@ -199,7 +207,7 @@ class KVCache:
             views = window_views(pages.compressed, self._groups, group, positions, live, counts, begin=begin, end=end,
                                  max_len=self.max_len)
         else:
-            owners, positions = spread(rows, begin, each)
+            owners, positions = spread(rows, begin, np.full(len(rows), counts) if uniform else each)
             slots = pages.swa.locate(owners, positions)
             if last > self.max_len:
                 slots[positions >= self.max_len] = -1
@@ -214,7 +222,7 @@ class KVCache:
 def _check_window(mode: ForwardMode, rows: np.ndarray, begin: np.ndarray, counts) -> None:
     if not isinstance(counts, int):
         raise ValueError(f"batch: counts: expected one number for {mode.value}, got {counts}")
-    wrong = (rows >= 0) & (begin < 1)
-    if wrong.any():
+    wrong = begin < 1
+    if wrong.any() and (wrong := wrong & (rows >= 0)).any():
         raise ValueError(f"batch: rows: expected rows with tokens before a {mode.value}, got row "
                          f"{rows[np.argmax(wrong)]} at length 0, which the ops take for padding")

@@ -62,7 +62,12 @@ def window_entries(positions: torch.Tensor, live_seq_lens: torch.Tensor, tables:
     """
     spare = next(iter(tables.values()))  # of a ratio without a pool: page 0 says so, and its table is not read
     args = [tables.get(ratio, spare) for ratio in RATIOS]
-    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages.get(4, 0), c128_page=pages.get(128, 0))
+    T, B = positions.shape[0], live_seq_lens.shape[0]
+    sizes = [max(1, min(T, T // ratio + B)) for ratio in RATIOS]
+    longs = positions.new_empty(2 * sum(sizes)).split_with_sizes(sizes * 2)  # one allocation for all
+    room = (*longs[:2], *live_seq_lens.new_empty(2, B).unbind(), *longs[2:])
+    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages.get(4, 0), c128_page=pages.get(128, 0),
+                                out=room)
     return dict(zip(RATIOS, found[:2])), dict(zip(RATIOS, found[4:]))
 
 

@@ -31,7 +31,7 @@ class Window:
         if width > n:
             cache.reserve(rows, width)
         self.verify = cache.batch(ForwardMode.TARGET_VERIFY, rows, blank, n)
-        self._each = cache.query_start(1, len(rows))
+        self._each, self._by_step = cache.query_start(1, len(rows)), None
 
     @property
     def size(self) -> int:
@@ -39,10 +39,14 @@ class Window:
 
     def step(self, i: int, ids: torch.Tensor) -> ForwardBatch:
         """Draft step i of a chain: one row a request, at position s + i."""
-        whole, row = self.verify, slice(i, None, self.n)
-        return ForwardBatch(ForwardMode.NEXTN_DECODE, ids, whole.positions[row].contiguous(), self._each,
-                            whole.live_seq_lens + (i + 1), whole.live_seq_lens, whole.rows, whole.slots[row].contiguous(),
-                            whole.table, None, None)
+        whole = self.verify
+        if self._by_step is None:  # of all steps at once: positions, lengths and slots, each [n, B]
+            lens = whole.live_seq_lens + self.cache.steps(self.n)
+            columns = (x.view(-1, self.n).t().contiguous() for x in (whole.positions, whole.slots))
+            self._by_step = [x.unbind() for x in (lens, *columns)]
+        lens, positions, slots = self._by_step
+        return ForwardBatch(ForwardMode.NEXTN_DECODE, ids, positions[i], self._each, lens[i], whole.live_seq_lens,
+                            whole.rows, slots[i], whole.table, None, None)
 
     def nodes(self, mode: ForwardMode, m: int, ids: torch.Tensor) -> ForwardBatch:
         """A NextN forward of m rows a request, at positions s .. s + m - 1."""

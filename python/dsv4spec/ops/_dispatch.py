@@ -99,13 +99,16 @@ def use_backend(name: str | None, *, missing: str = "error", used: set[str] | No
     if missing not in ("error", "reference"):
         raise ValueError(f"use_backend: missing: expected 'error' or 'reference', got {missing!r}")
     before, list_before = (_route.name, _route.missing), _route.used_reference
-    _set_route(name, missing)
+    changes = before != (name, missing)  # a block inside a block of the same route costs next to nothing
+    if changes:
+        _set_route(name, missing)
     if used is not None:
         _route.used_reference = used
     try:
         yield
     finally:
-        _set_route(*before)
+        if changes:
+            _set_route(*before)
         _route.used_reference = list_before
 
 

@@ -43,10 +43,10 @@ def window_candidates(bonus: torch.Tensor, drafts: torch.Tensor, vocab_size: int
         int64 [B, n]. -1 equals no argmax of the Target, so that such a row and all rows after it are never accepted.
     """
     window = torch.cat([bonus[:, None], drafts], 1)
-    outside = (window < 0) | (window >= vocab_size)
+    outside = window.clamp(0, vocab_size - 1) != window
     if room is not None:
         columns = torch.arange(window.shape[1], device=window.device)
-        outside |= columns >= torch.tensor(room, device=window.device)[:, None]
+        outside |= columns >= torch.as_tensor(room, device=window.device)[:, None]
     return window.masked_fill_(outside, -1)
 
 
@@ -59,7 +59,8 @@ def take_blocks(predicted: list[list[int]], accepted: list[int], keep: Keep) -> 
     """Offer each request its accepted drafts plus the Target's token; the request cuts at its first stop.
 
     Args:
-        predicted: per request, the Target's tokens along the accepted path (at least accepted + 1 of them).
+        predicted: per request, the Target's tokens along the accepted path (at least accepted + 1 of them); the lists are
+            cut and become the blocks'.
         accepted: accepted drafts per request.
         keep: the stop rule, asked once per request.
     """
@@ -67,9 +68,10 @@ def take_blocks(predicted: list[list[int]], accepted: list[int], keep: Keep) -> 
     for i, (tokens, count) in enumerate(zip(predicted, accepted)):
         if not 0 <= count < len(tokens):
             raise RuntimeError(f"take_blocks: accepted: expected 0..{len(tokens) - 1}, got {count} for request {i}")
-        tokens = tokens[:count + 1]
+        del tokens[count + 1:]
         kept = keep(i, tokens)
-        if not 1 <= kept <= len(tokens):
-            raise RuntimeError(f"take_blocks: keep: expected 1..{len(tokens)}, got {kept} for request {i}")
-        blocks.append(Block(tokens[:kept], min(count, kept)))
+        if not 1 <= kept <= count + 1:
+            raise RuntimeError(f"take_blocks: keep: expected 1..{count + 1}, got {kept} for request {i}")
+        del tokens[kept:]
+        blocks.append(Block(tokens, count if count < kept else kept))
     return blocks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import warnings
+from collections import Counter
 
 FORWARDS = ("target_prefill", "target_decode", "target_verify", "nextn_extend", "nextn_decode")
 COLLAPSE_ROUNDS = 64  # rounds of requests without one accepted draft after which a warning is due
@@ -49,20 +50,20 @@ class Metrics:
         finally:
             self.seconds[name] += time.perf_counter() - start
 
-    def record_round(self, drafted: int, accepted: int, kept: int) -> None:
-        """Count one round of one request.
+    def record_rounds(self, drafted, accepted, kept) -> None:
+        """Count one round of some requests; sequences of one number each.
 
         Args:
             drafted: draft positions offered (fewer than num_steps near max_len, or by draft_p_min).
             accepted: accepted drafts among the tokens kept.
             kept: tokens given out, the Target's own included; a stop inside the block cuts both.
         """
-        self.rounds += 1
-        self.verified_tokens += kept
-        for position in range(drafted):
-            self.drafted_at[position] += 1
-        for position in range(accepted):
-            self.accepted_at[position] += 1
+        self.rounds += len(kept)
+        self.verified_tokens += sum(kept)
+        for counts, numbers in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
+            for number, requests in Counter(numbers).items():
+                for position in range(number):
+                    counts[position] += requests
         if not self._warned and self.rounds >= COLLAPSE_ROUNDS and self.num_steps and not self.accepted_at[0]:
             self._warned = True
             warnings.warn(f"no draft token accepted in {self.rounds} rounds (accept length 1.0): the NextN layer does "

@@ -48,6 +48,7 @@ class PlainWorker:
         self.target, self.cache, self.metrics = target, cache, metrics
         self.vocab_size, self.device = vocab_size, torch.device(device)
         self.max_requests, self.graphs = max_requests, None  # spec/graphs.py
+        self.capturing = False  # a part of a step is being captured: nothing may happen on the host
         self.carry = Carry(max_requests)  # bonus: int64 [B], the last token given out
 
     # ------------------------------------------------------------------------------------------------ prefill
@@ -75,7 +76,7 @@ class PlainWorker:
             if chunk.next_token is None:
                 ends.append(last)
         if ends:
-            chosen = iter(self.target.logits(hidden[self._ids(ends)]).argmax(-1).tolist())
+            chosen = iter(self._likeliest(self.target.logits(hidden[self._ids(ends)])).tolist())
             tails = [next(chosen) if tail is None else tail for tail in tails]
         return hidden, tails
 
@@ -107,12 +108,20 @@ class PlainWorker:
     # The device's part of a step, which can be captured.
     def _next(self, batch: ForwardBatch, out: torch.Tensor | None = None) -> torch.Tensor:
         """The Target's choice after each row, int64."""
-        return torch.argmax(self.target.logits(self._target(batch)), -1, out=out)
+        return self._likeliest(self.target.logits(self._target(batch)), out)
 
     # ------------------------------------------------------------------------------------------------- helpers
     def _target(self, batch: ForwardBatch) -> torch.Tensor:
         self.metrics.forwards[batch.mode.value] += 1
         return self.target.forward(batch, self.cache)
+
+    def _likeliest(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The first of the largest of each row, int64; NaN is the largest. On the CPU by NumPy, which compares vectors of
+        values, where torch compares one by one."""
+        if logits.device.type != "cpu" or self.capturing:
+            return torch.argmax(logits, -1, out=out)
+        found = torch.from_numpy(logits.numpy().argmax(-1))
+        return found if out is None else out.copy_(found)
 
     def _ids(self, values: Sequence[int]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Sequence
 
+import numpy as np
 import torch
 
 from dsv4spec.cache import Window
@@ -28,7 +29,9 @@ class Verified:
 
 
 class EagerRound:
-    """A round of ``rows`` whose tensors are made for it. CacheFull before anything was taken."""
+    """A round of ``rows`` whose tensors are made for it. CacheFull before anything was taken.
+
+    Attributes: ``offered``, once verified: draft positions of each request, fewer near max_len."""
 
     def __init__(self, worker, rows: Sequence[int], steps: int):
         self.worker, self.rows = worker, rows
@@ -46,9 +49,10 @@ class EagerRound:
 
     def verify(self) -> list[list[int]]:
         worker = self.worker
-        room = [worker.max_len - worker.cache.length(row) for row in self.rows]
-        self.verified = worker._verify(self.window, self.carried["bonus"], self.drafted,
-                                       room if min(room) < self.window.n else None)
+        room = worker.max_len - worker.cache.lengths(self.rows)
+        near_end = room.min() < self.window.n
+        self.offered = np.minimum(room - 1, self.steps).clip(0).tolist() if near_end else [self.steps] * len(self.rows)
+        self.verified = worker._verify(self.window, self.carried["bonus"], self.drafted, room if near_end else None)
         return self.verified.host.tolist()
 
     def extend(self, kept: list[int]) -> None:

@@ -16,7 +16,6 @@ Rejected rows leave KV behind at positions >= s; the next window starts at s and
 """
 from __future__ import annotations
 
-import dataclasses
 from typing import Sequence
 
 import torch
@@ -82,10 +81,8 @@ class EagleWorker(PlainWorker):
             host = this.verify()  # the one host read of a round
             counts = [row.pop() for row in host]
             blocks = take_blocks(host, counts, keep)
-            for row, block in zip(rows, blocks):
-                room = self.max_len - self.cache.length(row)
-                self.metrics.record_round(max(0, min(this.steps, room - 1)), block.drafts, len(block.tokens))
-        kept = [len(block.tokens) for block in blocks]
+            kept = [len(block.tokens) for block in blocks]
+            self.metrics.record_rounds(this.offered, [block.drafts for block in blocks], kept)
         with self.metrics.phase("extend"):
             this.extend(kept)
         self.cache.commit(rows, kept)
@@ -144,7 +141,7 @@ class EagleWorker(PlainWorker):
         batch.input_ids = embeddable(tokens).view(-1)
         links = tree.link(draft, tokens, batch) if draft.topk > 1 else self._chain_links(size, draft.steps)
         hidden = self._target(batch)
-        predict = self.target.logits(hidden).argmax(-1)
+        predict = self._likeliest(self.target.logits(hidden))
         # Room that is zeroed at once: what a padding request of a tree leaves must be an index.
         out = torch.zeros(size * (n + draft.steps + 2), dtype=torch.int32, device=self.device).split_with_sizes(
             [size * n, size * (draft.steps + 1), size])
@@ -165,8 +162,7 @@ class EagleWorker(PlainWorker):
             extend = window.nodes(ForwardMode.NEXTN_EXTEND, hidden.shape[0] // window.size, predict)
         else:
             hidden, predict = verified.hidden, verified.predict
-            extend = dataclasses.replace(window.verify, mode=ForwardMode.NEXTN_EXTEND, input_ids=predict, c4=None,
-                                         c128=None)
+            extend = window.verify.for_draft(ForwardMode.NEXTN_EXTEND, predict)
         state = self._nextn(extend, hidden, picked)
         if out is None:
             return self._carry_on(predict.index_select(0, picked), state)
@@ -181,7 +177,7 @@ class EagleWorker(PlainWorker):
     def _best(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The likeliest token of each row, and its probability if draft_p_min asks for it."""
         if not self.options.draft_p_min:
-            return logits.argmax(-1), None
+            return self._likeliest(logits), None
         p, token = torch.softmax(logits, -1).max(-1)
         return token, p
 
@@ -198,6 +194,7 @@ class EagleWorker(PlainWorker):
             first, p = self._best(logits)
             return dict(bonus=bonus, state=state, first=first[:, None], first_p=p[:, None])
         if self.options.eagle_topk == 1:  # probability 1: a chain has nothing to compare it with
-            return dict(bonus=bonus, state=state, first=torch.argmax(logits, -1, keepdim=True, out=out.get("first")))
+            first = self._likeliest(logits, out["first"][:, 0] if out else None)
+            return dict(bonus=bonus, state=state, first=first[:, None])
         p, first = tree.topk(logits, self.options.eagle_topk, (out["first_p"], out["first"]) if out else None)
         return dict(bonus=bonus, state=state, first=first, first_p=p)
