@@ -43,7 +43,8 @@ for name, make in graph_cases.CASES.items():  # each with padding, at several le
         CASES[f"{name} {lengths}"] = lambda make=make, live=graph_cases.LENGTHS[lengths]: make(live)
 
 # ---------------------------------------------------------------------------------------------------------------- mhc
-for T, hc, d, dtype in ((1, 4, 136, BF16), (3, 2, 264, F32), (5, 1, 1032, BF16), (17, 4, 8, F32), (2, 4, 520, BF16)):
+for T, hc, d, dtype in ((1, 4, 136, BF16), (3, 2, 264, F32), (5, 1, 1032, BF16), (17, 4, 8, F32), (2, 4, 520, BF16),
+                          (66, 4, 136, BF16), (65, 2, 72, F32)):  # more tokens than one AscendC launch takes
     for layout in (strided, torch.clone):
         label = f"{T}x{hc}x{d} {str(dtype)[6:]}{' strided' if layout is strided else ''}"
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """docs/ascend_costs.md says what the AscendC kernels move and count: no kernel moves more than is written there, and the
-kernels that only stream their rows stay within a tenth of the fewest bytes. After a change that lowers them run
+kernels that stream their rows and weights once stay within a tenth of the fewest bytes. After a change that lowers them run
 scripts/ascend_costs.py."""
 import importlib.util
 import re
@@ -15,9 +15,8 @@ from dsv4spec.ops.table import NO_KERNEL
 
 SLOW = {("nextn_fuse_hidden", "T=16 bf16"), ("nextn_fuse_hidden", "T=64 bf16"),
         ("swa_paged_attention", "extend B=1 rows=64")}
-WITHIN_A_TENTH = {("nextn_fuse_hidden", "T=1 bf16"), ("mhc_pre", "T=1"), ("mhc_post_pre", "T=1"), ("mhc_post", "T=1"),
-                  ("mhc_post", "T=16"), ("q_norm_rope", "T=1"), ("q_norm_rope", "T=16"), ("swa_store_kv", "T=16"),
-                  ("move_accepted_kv", "B=64")}
+WITHIN_A_TENTH = {("nextn_fuse_hidden", "T=1 bf16"), ("swa_store_kv", "T=16"), ("move_accepted_kv", "B=64")} | {
+    (op, f"T={T}") for op in ("mhc_pre", "mhc_post", "mhc_post_pre", "mhc_head", "q_norm_rope") for T in (1, 16)}
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+) \| (\d+), (\d+) \| (\d+) \| (-|[\d.]+) \| ", re.M)
 
 

@@ -46,6 +46,22 @@ def test_by_hand(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")], ids=str)
+@pytest.mark.parametrize("D,R", [(32, 2), (48, 18), (64, 64), (64, 26), (144, 30)])
+def test_what_is_no_number_stays_where_the_reference_has_it(backend, dtype, value, D, R):
+    """A channel before the turned ones has no partner; of a turned pair both are NaN. One head a channel."""
+    q = torch.randn(1, D, D, generator=rng("no number", D, R)).to(dtype)
+    q[0].diagonal().fill_(value)
+    table, positions = rope_table(9, R, 10000.0), torch.tensor([7])
+    want = ref.q_norm_rope(q, table, positions, eps=EPS)
+    with use_backend(backend):
+        got = ops.q_norm_rope(q, table, positions, eps=EPS)
+    assert torch.equal(got.isnan(), want.isnan())
+    assert torch.equal(got.nan_to_num(0), want.nan_to_num(0))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a23_slice_of_a_fused_projection(backend, dtype):
     g = rng("fused", dtype)

@@ -21,6 +21,12 @@
 #define DSV4_MIXED_MEETING __global__ __aicore__
 #endif
 
+// ENTRY(suffix, type) for every dtype of a stream: the entries of a kernel are dsv4_<name>_<suffix>.
+#define DSV4_STREAM_ENTRIES(ENTRY) \
+  ENTRY(bf16, bfloat16_t)          \
+  ENTRY(f16, half)                 \
+  ENTRY(f32, float)
+
 namespace dsv4_ascend {
 
 using namespace AscendC;

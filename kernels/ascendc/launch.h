@@ -131,6 +131,15 @@ inline int32_t launched(const Launch& l, const char* kernel) {
    ::dsv4::ascend::launched(l, #kernel))
 #endif
 
+// Of the entries that a kernel has for every dtype of a stream (kernel.h's DSV4_STREAM_ENTRIES): DECLARE(suffix) for each,
+// and LAUNCH(suffix), a dsv4_status, for the one of this dtype.
+#define DSV4_ASCEND_STREAMS(DECLARE) \
+  DECLARE(bf16);                     \
+  DECLARE(f16);                      \
+  DECLARE(f32)
+#define DSV4_ASCEND_STREAM_LAUNCH(dtype, LAUNCH) \
+  ((dtype) == kBF16 ? LAUNCH(bf16) : (dtype) == kF16 ? LAUNCH(f16) : LAUNCH(f32))
+
 // Registers `int32_t launch(const Params&, const Launch&)` of this file as the kernel of `op`.
 #define DSV4_ASCEND_KERNEL(op, Params, launch_fn)                  \
   static const bool op##_added = ::dsv4::ascend::add_kernel(       \

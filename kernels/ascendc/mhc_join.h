@@ -9,6 +9,7 @@
 
 namespace dsv4_ascend {
 
+constexpr int32_t kMhcMostSlices = 256;  // d is 32768 at most
 constexpr int32_t kMhcAtOnce = 16;  // slices summed as a tree before they join the total
 
 // n rows of `size` floats, whole vectors apart, into the first, by halves.
@@ -64,6 +65,42 @@ __aicore__ inline void load_sums(Queue& queue, const LocalTensor<float>& total,
   }
 }
 
+// The weights of a group's tokens, [stream][8 tokens], behind the group's factors in `total`.
+template <class Queue>
+__aicore__ inline void weights_of(Queue& queue, const LocalTensor<float>& total, const GlobalTensor<float>& partial,
+                                  int64_t group, const LocalTensor<float>& site, const LocalTensor<float>& ones,
+                                  const MhcFinishTiling& v) {
+  const LocalTensor<float> w = total[kMhcGroup];
+  const int32_t n = v.hc * kMhcGroup;
+  load_sums(queue, total, partial, group, 1 + v.hc, v);
+  inverse_rms(total, ones, v.mean_row, v.rms_eps, kMhcGroup);
+  by_block<false>(w, w, total, n);  // here a block is the group's eight factors
+  ordered();
+  by_block<false>(w, w, site[24 * 8], n);
+  ordered();
+  Add(w, w, site, n);
+  ordered();
+  sigmoid(w, ones, n, 1);
+  Adds(w, w, v.hc_eps, n);
+  ordered();
+}
+
+// n channels of the norm weight as floats.
+template <class W, class Queue>
+__aicore__ inline void load_norm_row(Queue& queue, const LocalTensor<float>& to, GM_ADDR norm, int64_t channel,
+                                     int32_t n) {
+  LocalTensor<W> raw = queue.template AllocTensor<W>();
+  load_row(raw, global<W>(norm)[channel], n);
+  queue.EnQue(raw);
+  raw = queue.template DeQue<W>();
+  if constexpr (is_float<W>)
+    Muls(to, raw, 1.f, n);
+  else
+    to_float(to, raw, n);
+  ordered();
+  queue.FreeTensor(raw);
+}
+
 template <class T>
 class MhcJoin {
  public:
@@ -74,7 +111,7 @@ class MhcJoin {
     pipe->InitBuffer(sum_queue_, 2, kMhcAtOnce * fold_pitch((1 + v.hc) * kMhcGroup) * sizeof(float));
     pipe->InitBuffer(x_queue_, 2, v.hc * v.width * sizeof(T));
     pipe->InitBuffer(y_queue_, v.y_buffers, round_up(v.d, 64) * sizeof(T));
-    pipe->InitBuffer(small_, kSmall * sizeof(float));
+    pipe->InitBuffer(small_, kMhcJoinSmall);
     pipe->InitBuffer(row_, v.width * sizeof(float));
     if (!is_float<T>) pipe->InitBuffer(floats_, v.hc * v.width * sizeof(float));
     if (v.norm) {
@@ -82,6 +119,7 @@ class MhcJoin {
       pipe->InitBuffer(norm_floats_, (v.norm_kept ? round_up(v.d, 64) : v.width) * sizeof(float));
     }
     Duplicate(at(kOnes), 1.f, kRowLanes);
+    Duplicate(at(kSquares), 0.f, kMhcMostSlices);
     load_site(sum_queue_, at(kSite), base, scale, v.columns, scales);
     if (v.norm && v.norm_kept)
       for (int32_t c = 0; c < v.d; c += v.width) load_norm(norm_floats_.Get<float>()[c], c);
@@ -91,7 +129,7 @@ class MhcJoin {
     const Share mine = share_of(v.tokens, cores, index);
     int64_t held = -1;
     for (int64_t t = mine.first; t < mine.first + mine.count; ++t) {
-      if (t / kMhcGroup != held) held = t / kMhcGroup, weights_of(held);
+      if (t / kMhcGroup != held) held = t / kMhcGroup, blocks_of(held);
       row_of(t);
     }
   }
@@ -99,26 +137,13 @@ class MhcJoin {
  private:
   // floats in small_
   static constexpr int32_t kOnes = 0, kSite = 64, kTotal = kSite + kMhcSiteBlocks * 8, kWeights = kTotal + 64,
-                           kSquares = kWeights + 256, kTops = kSquares + 512, kTop = kTops + 64,
-                           kFactor = kTop + 64, kSmall = kFactor + 64;
+                           kSquares = kWeights + 256, kFactor = kSquares + kMhcMostSlices;
   __aicore__ inline LocalTensor<float> at(int32_t offset) { return small_.Get<float>()[offset]; }
 
   // The weights of a group's tokens as blocks [stream][token].
-  __aicore__ inline void weights_of(int64_t group) {
-    const LocalTensor<float> total = at(kTotal), w = total[kMhcGroup], ones = at(kOnes);
-    const int32_t n = v.hc * kMhcGroup;
-    load_sums(sum_queue_, total, partial_, group, 1 + v.hc, v);
-    inverse_rms(total, ones, v.mean_row, v.rms_eps, kMhcGroup);
-    by_block<false>(w, w, total, n);  // here a block is the group's eight factors
-    ordered();
-    by_block<false>(w, w, at(kSite + 24 * 8), n);
-    ordered();
-    Add(w, w, at(kSite), n);
-    ordered();
-    sigmoid(w, ones, n, 1);
-    Adds(w, w, v.hc_eps, n);
-    ordered();
-    spread(at(kWeights), w, n);
+  __aicore__ inline void blocks_of(int64_t group) {
+    weights_of(sum_queue_, at(kTotal), partial_, group, at(kSite), at(kOnes), v);
+    spread(at(kWeights), at(kTotal + kMhcGroup), v.hc * kMhcGroup);
     ordered();
   }
 
@@ -135,7 +160,7 @@ class MhcJoin {
     y_queue_.FreeTensor(y);
   }
 
-  // n channels of y from `channel` on, and the sum of squares of every 64 of them.
+  // n channels of y from `channel` on, and the sum of squares of every slice of them.
   __aicore__ inline void join(const LocalTensor<T>& y, int64_t t, int32_t channel, int32_t n) {
     LocalTensor<T> raw = x_queue_.template AllocTensor<T>();
     rows_in(raw, residual_[t * v.residual_t + channel], v.hc, n, v.residual_i, v.width);
@@ -172,28 +197,29 @@ class MhcJoin {
       Mul(row, y, y, n);
     }
     ordered();
-    sums_of_64(at(kSquares)[channel / kRowLanes], row, n);
-    ordered();
+    slice_sums(at(kSquares)[channel / kMhcSlice], row, n);
   }
-  // ceil(n / 64) sums
-  __aicore__ inline void sums_of_64(const LocalTensor<float>& to, const LocalTensor<float>& from, int32_t n) {
-    const int32_t whole = n / kRowLanes, left = n % kRowLanes;
-    if (whole) WholeReduceSum(to, from, kRowLanes, whole, 1, 1, 8);
+  // The sum of every slice's squares: lanes l and l + 64, then the lanes. As MhcOnce does, for many rows at once.
+  __aicore__ inline void slice_sums(const LocalTensor<float>& to, const LocalTensor<float>& from, int32_t n) {
+    const int32_t whole = n / kMhcSlice, left = n % kMhcSlice;
+    const LocalTensor<float> rest = from[whole * kMhcSlice];
+    if (whole)
+      Add(from, from, from[kRowLanes], static_cast<uint64_t>(kRowLanes), static_cast<uint8_t>(whole),
+          BinaryRepeatParams(1, 1, 1, 16, 16, 16));
+    if (left > kRowLanes) Add(rest, rest, rest[kRowLanes], left - kRowLanes);
+    ordered();
+    if (whole) WholeReduceSum(to, from, kRowLanes, whole, 1, 1, 16);
     if (whole && left) ordered();  // both may write one block
-    if (left) WholeReduceSum(to[whole], from[whole * kRowLanes], left, 1, 1, 1, 8);
+    if (left) WholeReduceSum(to[whole], rest, min_of(left, kRowLanes), 1, 1, 1, 8);
+    ordered();
   }
   // The inverse RMS of the row of y as a block.
   __aicore__ inline void factor_of() {
-    const int32_t sums = ceil_div(v.d, kRowLanes);
-    const LocalTensor<float> top = at(kTop);
-    sums_of_64(at(kTops), at(kSquares), sums);
-    Duplicate(top, 1.f, 8);
+    const LocalTensor<float> factor = at(kFactor);
+    spread(factor, at(kSquares), v.slices);
     ordered();
-    WholeReduceSum(top, at(kTops), ceil_div(sums, kRowLanes), 1, 1, 1, 8);
-    ordered();
-    inverse_rms(top, at(kOnes), v.mean_channels, v.rms_eps, 8);
-    spread(at(kFactor), top, 8);
-    ordered();
+    fold_rows(factor, v.slices, 8);
+    inverse_rms(factor, at(kOnes), v.mean_channels, v.rms_eps, 8);
   }
   __aicore__ inline void scale(const LocalTensor<T>& y, int32_t channel, int32_t n) {
     LocalTensor<float> norm = norm_floats_.Get<float>(), x = row_.Get<float>();
@@ -220,24 +246,10 @@ class MhcJoin {
   __aicore__ inline void load_norm(const LocalTensor<float>& to, int32_t channel) {
     const int32_t n = min_of(v.width, v.d - channel);
     if (v.norm == 2)
-      load_norm_as<bfloat16_t>(to, channel, n);
+      load_norm_row<bfloat16_t>(norm_queue_, to, norm_, channel, n);
     else
-      load_norm_as<float>(to, channel, n);
+      load_norm_row<float>(norm_queue_, to, norm_, channel, n);
   }
-  template <class W>
-  __aicore__ inline void load_norm_as(const LocalTensor<float>& to, int32_t channel, int32_t n) {
-    LocalTensor<W> raw = norm_queue_.template AllocTensor<W>();
-    load_row(raw, global<W>(norm_)[channel], n);
-    norm_queue_.EnQue(raw);
-    raw = norm_queue_.template DeQue<W>();
-    if constexpr (is_float<W>)
-      Muls(to, raw, 1.f, n);
-    else
-      to_float(to, raw, n);
-    ordered();
-    norm_queue_.FreeTensor(raw);
-  }
-
   const MhcFinishTiling v;
   GlobalTensor<T> residual_, y_;
   GlobalTensor<float> partial_;

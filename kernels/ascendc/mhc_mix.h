@@ -10,7 +10,8 @@ namespace dsv4_ascend {
 class MhcMix {
  public:
   __aicore__ inline MhcMix(const MhcFinishTiling& tiling) : v(tiling) {}
-  __aicore__ inline void init(TPipe* pipe, GM_ADDR partial, GM_ADDR base, GM_ADDR scale, GM_ADDR post,
+  template <class Buffers>
+  __aicore__ inline void init(Buffers* pipe, GM_ADDR partial, GM_ADDR base, GM_ADDR scale, GM_ADDR post,
                               GM_ADDR comb) {
     partial_ = global<float>(partial), post_ = global<float>(post), comb_ = global<float>(comb);
     entries_ = v.hc * v.hc;

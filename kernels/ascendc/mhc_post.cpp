@@ -130,18 +130,11 @@ class MhcPost {
 }  // namespace
 }  // namespace dsv4_ascend
 
-extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_bf16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                      GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
-  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  dsv4_ascend::MhcPost<bfloat16_t>(y, residual, post, comb, out, tiling).run();
-}
-extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_f16(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                     GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
-  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  dsv4_ascend::MhcPost<half>(y, residual, post, comb, out, tiling).run();
-}
-extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_f32(GM_ADDR y, GM_ADDR residual, GM_ADDR post,
-                                                     GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {
-  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);
-  dsv4_ascend::MhcPost<float>(y, residual, post, comb, out, tiling).run();
-}
+#define ENTRY(suffix, T)                                                                                     \
+  extern "C" DSV4_VECTOR_KERNEL void dsv4_mhc_post_##suffix(GM_ADDR y, GM_ADDR residual, GM_ADDR post,       \
+                                                            GM_ADDR comb, GM_ADDR out, MhcPostTiling tiling) {\
+    KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
+    dsv4_ascend::MhcPost<T>(y, residual, post, comb, out, tiling).run();                                     \
+  }
+DSV4_STREAM_ENTRIES(ENTRY)
+#undef ENTRY

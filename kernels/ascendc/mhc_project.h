@@ -10,42 +10,40 @@
 // channels.
 //
 // MIX (mhc_post_pre): x is first made of y and the old residual, rounded to the stream dtype and written.
+// KEEP (mhc_once.h): slices are split over the cores, and x stays in local memory.
 #pragma once
+#include "mhc_coefficients.h"
 #include "mhc_tiling.h"
-#include "mhc_vector.h"
 
 namespace dsv4_ascend {
 
-template <class T, bool MIX>
+template <class T, bool MIX, bool KEEP = false>
 class MhcProject {
   static constexpr bool kWide = is_float<T>;  // no Cast
 
  public:
   __aicore__ inline MhcProject(const MhcProjectTiling& tiling) : v_(tiling) {}
-  __aicore__ inline void init(TPipe* pipe, GM_ADDR residual, GM_ADDR fn, GM_ADDR partial) {
+  template <class Buffers>
+  __aicore__ inline void init(Buffers* pipe, GM_ADDR residual, GM_ADDR fn, GM_ADDR partial) {
     residual_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(residual));
     fn_gm_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(fn));
     partial_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(partial));
     rows_ = 1 + v_.columns, pitch_ = v_.wide * kMhcSlice, lanes_ = rows_ * kMhcLanes;
     const uint32_t row = static_cast<uint32_t>(v_.hc * pitch_);
     pipe->InitBuffer(fn_queue_, 1, v_.columns * row * sizeof(float));
-    pipe->InitBuffer(x_queue_, 2, v_.each * row * sizeof(T));
+    if (MIX || !KEEP) pipe->InitBuffer(x_queue_, 2, v_.each * row * sizeof(T));
     pipe->InitBuffer(out_queue_, 2, v_.wide * rows_ * kMhcGroup * sizeof(float));
     pipe->InitBuffer(sum_buffer_, v_.wide * v_.each * lanes_ * sizeof(float));
     if (!kWide) pipe->InitBuffer(x_buffer_, v_.each * row * sizeof(float));
   }
-  __aicore__ inline void init_mix(TPipe* pipe, GM_ADDR y, GM_ADDR post, GM_ADDR comb, GM_ADDR out) {
+  template <class Buffers>
+  __aicore__ inline void init_mix(Buffers* pipe, GM_ADDR y, GM_ADDR post, GM_ADDR comb, GM_ADDR out) {
     y_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(y));
-    post_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(post));
-    comb_.SetGlobalBuffer(reinterpret_cast<__gm__ float*>(comb));
     mixed_.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(out));
-    post_pitch_ = v_.post_t == v_.hc ? v_.hc : 8;
-    comb_pitch_ = v_.comb_i == v_.hc && v_.comb_t == v_.hc * v_.hc ? v_.hc : 8;
     const uint32_t row = static_cast<uint32_t>(v_.hc * pitch_);
-    pipe->InitBuffer(coefficient_queue_, 2, kCoefficients * sizeof(float));
-    pipe->InitBuffer(coefficient_buffer_, kCoefficients * 8 * sizeof(float));
+    coefficients_.init(pipe, post, comb, v_);
     pipe->InitBuffer(y_queue_, 2, v_.each * pitch_ * sizeof(T));
-    pipe->InitBuffer(mixed_queue_, 2, v_.each * row * sizeof(T));
+    if (!KEEP) pipe->InitBuffer(mixed_queue_, 2, v_.each * row * sizeof(T));
     if (!kWide) pipe->InitBuffer(y_buffer_, v_.each * pitch_ * sizeof(float));
   }
 
@@ -67,15 +65,38 @@ class MhcProject {
     if (held >= 0) fn_queue_.FreeTensor(fn);
   }
 
+  // KEEP: the slices of `mine`, whose rows stay in `kept`: [slice][token][stream][128].
+  __aicore__ inline void run(const LocalTensor<T>& kept, const Share& mine) {
+    for (int32_t s = 0; s < mine.count; ++s) {
+      const int32_t slice = static_cast<int32_t>(mine.first) + s;
+      at_slice(kept, slice, s);
+      LocalTensor<float> fn = load_weights();
+      for (int32_t g = 0; g < v_.groups; ++g) group_of(fn, slice, g);
+      fn_queue_.FreeTensor(fn);
+    }
+  }
+  // MIX, KEEP: the rows that run() mixed, to global memory.
+  __aicore__ inline void store_mixed(const LocalTensor<T>& kept, const Share& mine) {
+    for (int32_t s = 0; s < mine.count; ++s) {
+      at_slice(kept, static_cast<int32_t>(mine.first) + s, s);
+      streams<true>(mixed_, kept_, 0, v_.tokens, v_.out_t, v_.out_i);
+    }
+  }
+
  private:
-  static constexpr int32_t kPostSpace = 8 * kMhcGroup, kCoefficients = 40 * kMhcGroup;
+  __aicore__ inline void at_slice(const LocalTensor<T>& kept, int32_t slice, int32_t s) {
+    kept_ = kept[s * v_.tokens * v_.hc * pitch_];
+    channel_ = slice * pitch_;
+    width_ = min_of(v_.d - channel_, pitch_);
+  }
 
   __aicore__ inline LocalTensor<float> load_weights() {
     LocalTensor<float> fn = fn_queue_.template AllocTensor<float>();
     for (int32_t i = 0; i < v_.hc; ++i)
       rows_in(fn[i * pitch_], fn_gm_[static_cast<int64_t>(i) * v_.d + channel_], v_.columns, width_, v_.fn_c,
               v_.hc * pitch_);
-    fn_queue_.EnQue(fn);
+    if (KEEP && !MIX) streams<false>(residual_, kept_, 0, v_.tokens, v_.residual_t, v_.residual_i);
+    fn_queue_.EnQue(fn);  // its flag stands behind both loads
     return fn_queue_.template DeQue<float>();
   }
 
@@ -87,7 +108,7 @@ class MhcProject {
       Duplicate(out, 0.f, v_.wide * rows_ * kMhcGroup);
       ordered();
     }
-    if (MIX) load_coefficients(first, tokens);
+    if (MIX) coefficients_.load(first, tokens);
     for (int32_t t = 0; t < tokens; t += v_.each)
       tokens_of(fn, out, first, t, tokens - t < v_.each ? tokens - t : v_.each);
     out_queue_.EnQue(out);
@@ -102,30 +123,34 @@ class MhcProject {
   // n tokens from `first + t` on.
   __aicore__ inline void tokens_of(const LocalTensor<float>& fn, const LocalTensor<float>& out, int32_t first,
                                    int32_t t, int32_t n) {
+    LocalTensor<T> kept;
+    if (KEEP) kept = kept_[(first + t) * v_.hc * pitch_];
+    if constexpr (KEEP && !MIX) {
+      products(fn, wide(kept, x_buffer_, n * v_.hc), n);
+      sums_of(out, t, n);
+      return;
+    }
     LocalTensor<T> raw = x_queue_.template AllocTensor<T>();
     streams<false>(residual_, raw, first + t, n, v_.residual_t, v_.residual_i);
     x_queue_.EnQue(raw);
     raw = x_queue_.template DeQue<T>();
     LocalTensor<float> x = wide(raw, x_buffer_, n * v_.hc);
-    if (MIX) {
-      LocalTensor<T> mixed = mix(x, first, t, n);
-      x_queue_.FreeTensor(raw);
-      if constexpr (kWide) {
-        products(fn, mixed, n);
-        sums_of(out, t, n);
-        store(mixed, first + t, n);
-      } else {
-        x = wide(mixed, x_buffer_, n * v_.hc);
-        store(mixed, first + t, n);
-        products(fn, x, n);
-        sums_of(out, t, n);
-      }
-    } else {
+    if constexpr (!MIX) {
       if (!kWide) x_queue_.FreeTensor(raw);
       products(fn, x, n);
       sums_of(out, t, n);
       if (kWide) x_queue_.FreeTensor(raw);
+      return;
     }
+    LocalTensor<T> mixed = kept;
+    if (!KEEP) mixed = mixed_queue_.template AllocTensor<T>();
+    mix(mixed, x, first, t, n);
+    x_queue_.FreeTensor(raw);
+    x = wide(mixed, x_buffer_, n * v_.hc);
+    if (!KEEP && !kWide) store(mixed, first + t, n);  // while the products run
+    products(fn, x, n);
+    sums_of(out, t, n);
+    if (!KEEP && kWide) store(mixed, first + t, n);
   }
 
   // Rows of n tokens between global memory (OUT: to it) and [token][stream][pitch].
@@ -204,58 +229,32 @@ class MhcProject {
   }
 
   // ---- mhc_post_pre
-  // post and comb of a group, every value as a block of eight: [token][i], then [token][j][i].
-  __aicore__ inline void load_coefficients(int64_t first, int32_t n) {
-    LocalTensor<float> raw = coefficient_queue_.template AllocTensor<float>();
-    const LocalTensor<float> comb = raw[kPostSpace];
-    if (post_pitch_ == 8)
-      rows_in(raw, post_[first * v_.post_t], n, v_.hc, v_.post_t, 8);
-    else
-      rows_in(raw, post_[first * v_.post_t], 1, n * v_.hc, 0, kPostSpace);
-    if (comb_pitch_ != 8)
-      rows_in(comb, comb_[first * v_.comb_t], 1, n * v_.hc * v_.hc, 0, kCoefficients - kPostSpace);
-    else
-      for (int32_t t = 0; t < n; ++t)
-        rows_in(comb[t * v_.hc * 8], comb_[(first + t) * v_.comb_t], v_.hc, v_.hc, v_.comb_i, 8);
-    coefficient_queue_.EnQue(raw);
-    raw = coefficient_queue_.template DeQue<float>();
-    LocalTensor<float> blocks = coefficient_buffer_.template Get<float>();
-    ordered();
-    spread(blocks, raw, n * post_pitch_);
-    spread(blocks[kPostSpace * 8], raw[kPostSpace], n * v_.hc * comb_pitch_);
-    ordered();
-    coefficient_queue_.FreeTensor(raw);
-  }
-
   // post * y + comb^T x of n tokens, rounded. An instruction makes 64 channels of all streams of a token.
-  __aicore__ inline LocalTensor<T> mix(const LocalTensor<float>& x, int32_t first, int32_t t0, int32_t n) {
+  __aicore__ inline void mix(const LocalTensor<T>& mixed, const LocalTensor<float>& x, int32_t first, int32_t t0,
+                             int32_t n) {
     LocalTensor<T> raw = y_queue_.template AllocTensor<T>();
     rows_in(raw, y_[(static_cast<int64_t>(first) + t0) * v_.y_t + channel_], n, width_, v_.y_t, pitch_);
     y_queue_.EnQue(raw);
     raw = y_queue_.template DeQue<T>();
     const LocalTensor<float> y = wide(raw, y_buffer_, n);
-    LocalTensor<T> mixed = mixed_queue_.template AllocTensor<T>();
     LocalTensor<float> sum;
     if constexpr (kWide)
       sum = mixed;
     else
-      sum = sum_buffer_
-                .template Get<float>();  // free until the products: hc * pitch floats a token fit its lanes
-    const LocalTensor<float> post = coefficient_buffer_.template Get<float>(), comb = post[kPostSpace * 8];
+      sum = sum_buffer_.template Get<float>();  // free until the products: hc * pitch floats a token fit
     const BinaryRepeatParams strides(1, 1, 0, static_cast<uint8_t>(pitch_ / 8), 0, 1);
     const uint8_t streams = static_cast<uint8_t>(v_.hc);
     ordered();
     for (int32_t at = 0; at < width_; at += kMhcLanes)
       for (int32_t t = 0; t < n; ++t)
-        Mul(sum[t * v_.hc * pitch_ + at], y[t * pitch_ + at], post[(t0 + t) * post_pitch_ * 8],
+        Mul(sum[t * v_.hc * pitch_ + at], y[t * pitch_ + at], coefficients_.post(t0 + t),
             static_cast<uint64_t>(lanes_at(at)), streams, strides);
     ordered();
     for (int32_t j = 0; j < v_.hc; ++j) {
       for (int32_t at = 0; at < width_; at += kMhcLanes)
         for (int32_t t = 0; t < n; ++t)
           MulAddDst(sum[t * v_.hc * pitch_ + at], x[(t * v_.hc + j) * pitch_ + at],
-                    comb[((t0 + t) * v_.hc + j) * comb_pitch_ * 8], static_cast<uint64_t>(lanes_at(at)),
-                    streams, strides);
+                    coefficients_.comb(t0 + t, j), static_cast<uint64_t>(lanes_at(at)), streams, strides);
       ordered();
     }
     y_queue_.FreeTensor(raw);
@@ -265,7 +264,6 @@ class MhcProject {
              static_cast<uint8_t>(n * v_.hc), UnaryRepeatParams(1, 1, pitch_ / 16, pitch_ / 8));
       ordered();
     }
-    return mixed;
   }
   __aicore__ inline void store(LocalTensor<T>& mixed, int64_t token, int32_t n) {
     mixed_queue_.EnQue(mixed);
@@ -277,12 +275,13 @@ class MhcProject {
   const MhcProjectTiling v_;
   int32_t rows_, pitch_, lanes_;  // columns and the squares; floats of a slice row; floats of a token's sums
   int32_t channel_ = 0, width_ = 0;  // of the weights held
-  int32_t post_pitch_ = 0, comb_pitch_ = 0;
+  LocalTensor<T> kept_;  // of this slice
   GlobalTensor<T> residual_, y_, mixed_;
-  GlobalTensor<float> fn_gm_, partial_, post_, comb_;
-  TQue<TPosition::VECIN, 1> fn_queue_, x_queue_, y_queue_, coefficient_queue_;
+  GlobalTensor<float> fn_gm_, partial_;
+  MhcCoefficients coefficients_;
+  TQue<TPosition::VECIN, 1> fn_queue_, x_queue_, y_queue_;
   TQue<TPosition::VECOUT, 1> out_queue_, mixed_queue_;
-  TBuf<TPosition::VECCALC> sum_buffer_, x_buffer_, y_buffer_, coefficient_buffer_;
+  TBuf<TPosition::VECCALC> sum_buffer_, x_buffer_, y_buffer_;
 };
 
 }  // namespace dsv4_ascend

@@ -28,3 +28,15 @@ struct MhcFinishTiling {
   int32_t norm_kept;                               // 1: the whole norm weight stays in the buffer
   float rms_eps, hc_eps, mean_row, mean_channels;  // 1 / (hc * d) and 1 / d
 };
+constexpr int32_t kMhcJoinSmall = 11776;  // bytes of MhcJoin's small things
+
+// One launch for few tokens: slices are split over cores, which meet. Offsets in floats of the workspace.
+constexpr int32_t kMhcOnceTokens = 64;
+struct MhcOnceTiling {
+  MhcProjectTiling project;
+  MhcFinishTiling finish;
+  // Behind the partial sums: [group][stream][8 tokens], [slice][group][8 tokens], [group][8 tokens].
+  int64_t weights, squares, totals;
+  int32_t summed;            // 1: one core sums the squares of a group
+  int32_t kept, pool;        // bytes of local memory: rows that stay, and what the steps use one after another
+};

@@ -86,6 +86,16 @@ __aicore__ inline void sigmoid(const LocalTensor<float>& x, const LocalTensor<fl
   Div(x, ones, x, mask, repeats, BinaryRepeatParams(1, 1, 1, 8, 0, 8));
   ordered();
 }
+// n rows of `size` floats, side by side, into the first: row i takes row i + half, of ever fewer rows.
+__aicore__ inline void fold_rows(const LocalTensor<float>& rows, int32_t n, int32_t size) {
+  while (n > 1) {
+    const int32_t half = (n + 1) / 2;
+    Add(rows, rows, rows[half * size], (n - half) * size);
+    ordered();
+    n = half;
+  }
+}
+
 // x = 1 / sqrt(x * mean + eps), n <= 64 floats
 __aicore__ inline void inverse_rms(const LocalTensor<float>& x, const LocalTensor<float>& ones, float mean,
                                    float eps, int32_t n) {

@@ -100,13 +100,12 @@ class QNormRope {
 }  // namespace
 }  // namespace dsv4_ascend
 
-#define DSV4_Q_NORM_ROPE(suffix, T)                                                                          \
+#define ENTRY(suffix, T)                                                                                     \
   extern "C" DSV4_VECTOR_KERNEL void dsv4_q_norm_rope_##suffix(                                              \
       GM_ADDR q, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR out, QNormRopeTiling tiling) {                  \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_AIV_ONLY);                                                          \
     AscendC::TPipe pipe;                                                                                     \
     dsv4_ascend::QNormRope<T>(&pipe, q, cos_sin, positions, out, tiling).run();                              \
   }
-DSV4_Q_NORM_ROPE(bf16, bfloat16_t)
-DSV4_Q_NORM_ROPE(f16, half)
-DSV4_Q_NORM_ROPE(f32, float)
+DSV4_STREAM_ENTRIES(ENTRY)
+#undef ENTRY

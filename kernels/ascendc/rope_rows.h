@@ -6,7 +6,7 @@
 // row's bits do not depend on the tile. RoPE of interleaved pairs as x * C + swapped(x) * S, S = (-sin,
 // +sin): C, S and the swapped row are gathered with offsets that are made once a core. The turned part begins
 // at a 32-byte block and is 64 lanes or more (rows of less than a vector would overlap in one instruction);
-// lanes before dim D - R get C = 1 and S = 0. Heads of D < 64 come one at a time.
+// lanes before dim D - R get C = 1, and nothing is added to them. Heads of D < 64 come one at a time.
 //
 // An instruction takes a 64-channel column of all rows: D / 64 instructions of `rows` repeats for each step.
 #pragma once
@@ -129,6 +129,10 @@ class RopeRows {
       Mul(y[begin_ + at], y[begin_ + at], c[at], mask, rows, BinaryRepeatParams(1, 1, 1, row, row, angle));
     }
     ordered();
+    if (before_) {  // a neighbour that is no number is no partner; -0 changes no number that it is added to
+      Duplicate(swapped, -0.f, static_cast<uint64_t>(before_), rows, 1, part);
+      ordered();
+    }
     for (int32_t at = 0; at < turned_; at += kRowLanes)
       Add(y[begin_ + at], y[begin_ + at], swapped[at], lanes(turned_ - at), rows,
           BinaryRepeatParams(1, 1, 1, row, row, part));

@@ -102,7 +102,7 @@ class SwaStoreKv {
 }  // namespace
 }  // namespace dsv4_ascend
 
-#define DSV4_SWA_STORE_KV(suffix, T)                                                                         \
+#define ENTRY(suffix, T)                                                                                     \
   extern "C" DSV4_VECTOR_KERNEL void dsv4_swa_store_kv_##suffix(                                             \
       GM_ADDR kv, GM_ADDR weight, GM_ADDR cos_sin, GM_ADDR positions, GM_ADDR slots, GM_ADDR pages,          \
       SwaStoreKvTiling tiling) {                                                                             \
@@ -110,6 +110,5 @@ class SwaStoreKv {
     AscendC::TPipe pipe;                                                                                     \
     dsv4_ascend::SwaStoreKv<T>(&pipe, kv, weight, cos_sin, positions, slots, pages, tiling).run();           \
   }
-DSV4_SWA_STORE_KV(bf16, bfloat16_t)
-DSV4_SWA_STORE_KV(f16, half)
-DSV4_SWA_STORE_KV(f32, float)
+DSV4_STREAM_ENTRIES(ENTRY)
+#undef ENTRY

@@ -3,9 +3,9 @@
 #include "../launch.h"
 #include "../mhc_post_tiling.h"
 
-DSV4_ASCEND_DECLARE(dsv4_mhc_post_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
-DSV4_ASCEND_DECLARE(dsv4_mhc_post_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
-DSV4_ASCEND_DECLARE(dsv4_mhc_post_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling);
+#define DECLARE(suffix)                                                                                      \
+  DSV4_ASCEND_DECLARE(dsv4_mhc_post_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, MhcPostTiling)
+DSV4_ASCEND_STREAMS(DECLARE);
 
 namespace dsv4::ascend {
 namespace {
@@ -34,14 +34,11 @@ int32_t launch(const MhcPostParams& p, const Launch& l) {
                              static_cast<int32_t>(p.d),
                              static_cast<int32_t>(tile)};
   const int64_t units = p.T * tiling.tiles, blocks = units < cores ? units : cores;
-  if (p.residual.dtype == kBF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_bf16, blocks, l, address(p.y), address(p.residual),
-                              address(p.post), address(p.comb), address(p.out), tiling);
-  if (p.residual.dtype == kF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_f16, blocks, l, address(p.y), address(p.residual),
-                              address(p.post), address(p.comb), address(p.out), tiling);
-  return DSV4_ASCEND_LAUNCH(dsv4_mhc_post_f32, blocks, l, address(p.y), address(p.residual), address(p.post),
-                            address(p.comb), address(p.out), tiling);
+#define LAUNCH(suffix)                                                                                       \
+  DSV4_ASCEND_LAUNCH(dsv4_mhc_post_##suffix, blocks, l, address(p.y), address(p.residual), address(p.post),           \
+                     address(p.comb), address(p.out), tiling)
+  return DSV4_ASCEND_STREAM_LAUNCH(p.residual.dtype, LAUNCH);
+#undef LAUNCH
 }
 
 }  // namespace

@@ -3,9 +3,9 @@
 #include "../q_norm_rope_tiling.h"
 #include "rope_common.h"
 
-DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
-DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
-DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling);
+#define DECLARE(suffix)                                                                                      \
+  DSV4_ASCEND_DECLARE(dsv4_q_norm_rope_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, QNormRopeTiling)
+DSV4_ASCEND_STREAMS(DECLARE);
 
 namespace dsv4::ascend {
 namespace {
@@ -20,14 +20,11 @@ int32_t launch(const QNormRopeParams& p, const Launch& l) {
   v.q_t = p.q.stride[0], v.q_h = p.q.stride[1], v.out_t = p.out.stride[0], v.out_h = p.out.stride[1];
   v.cos_sin_row = p.cos_sin.stride[0];
   const int64_t units = v.T * v.tiles, blocks = units < cores ? units : cores;
-  if (p.q.dtype == kBF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_bf16, blocks, l, address(p.q), address(p.cos_sin),
-                              address(p.positions), address(p.out), v);
-  if (p.q.dtype == kF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f16, blocks, l, address(p.q), address(p.cos_sin),
-                              address(p.positions), address(p.out), v);
-  return DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_f32, blocks, l, address(p.q), address(p.cos_sin),
-                            address(p.positions), address(p.out), v);
+#define LAUNCH(suffix)                                                                                       \
+  DSV4_ASCEND_LAUNCH(dsv4_q_norm_rope_##suffix, blocks, l, address(p.q), address(p.cos_sin), address(p.positions),\
+                     address(p.out), v)
+  return DSV4_ASCEND_STREAM_LAUNCH(p.q.dtype, LAUNCH);
+#undef LAUNCH
 }
 
 }  // namespace

@@ -3,12 +3,10 @@
 #include "../swa_store_kv_tiling.h"
 #include "rope_common.h"
 
-DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_bf16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
-                    SwaStoreKvTiling);
-DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_f16, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
-                    SwaStoreKvTiling);
-DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_f32, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,
-                    SwaStoreKvTiling);
+#define DECLARE(suffix)                                                                                      \
+  DSV4_ASCEND_DECLARE(dsv4_swa_store_kv_##suffix, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR, GM_ADDR,       \
+                      SwaStoreKvTiling)
+DSV4_ASCEND_STREAMS(DECLARE);
 
 namespace dsv4::ascend {
 namespace {
@@ -27,17 +25,11 @@ int32_t launch(const SwaStoreKvParams& p, const Launch& l) {
   v.kv_t = p.kv.stride[0], v.cos_sin_row = p.cos_sin.stride[0];
   v.pages_p = p.kv_pages.stride[0], v.pages_row = p.kv_pages.stride[1];
   v.weight = p.kv_norm_weight.dtype == kF32 ? 1 : 2;
-  if (p.kv.dtype == kBF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_bf16, blocks, l, address(p.kv), address(p.kv_norm_weight),
-                              address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages),
-                              v);
-  if (p.kv.dtype == kF16)
-    return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_f16, blocks, l, address(p.kv), address(p.kv_norm_weight),
-                              address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages),
-                              v);
-  return DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_f32, blocks, l, address(p.kv), address(p.kv_norm_weight),
-                            address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages),
-                            v);
+#define LAUNCH(suffix)                                                                                       \
+  DSV4_ASCEND_LAUNCH(dsv4_swa_store_kv_##suffix, blocks, l, address(p.kv), address(p.kv_norm_weight),             \
+                     address(p.cos_sin), address(p.positions), address(p.slots), address(p.kv_pages), v)
+  return DSV4_ASCEND_STREAM_LAUNCH(p.kv.dtype, LAUNCH);
+#undef LAUNCH
 }
 
 }  // namespace

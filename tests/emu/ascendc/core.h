@@ -73,6 +73,7 @@ struct Slot {
   Life life;
   uint16_t lives;
   int8_t flag;                             // the event id that its hand-over uses; -1: none
+  Pipe freed_by = kS, awaited_by = kS;     // of the flag that FreeTensor set
 };
 
 struct Counters {

@@ -10,6 +10,7 @@
 namespace ascend_emu {
 namespace {
 
+constexpr uint32_t kFirstOfSyncAll = 11, kLastOfSyncAll = 14;  // ids that its hard form uses itself
 constexpr uint32_t kIds = 16, kMostPending = 15, kSyncAllId = 16, kSoftId = 17;
 
 struct Sent {             // one SetFlag of one core
@@ -19,6 +20,7 @@ struct Sent {             // one SetFlag of one core
   std::vector<uint32_t> known;
 };
 struct Arrival {          // one step of a receiver's counter
+  int mode;
   std::vector<Sent> from;
 };
 struct Group {            // senders -> receivers of one id
@@ -30,6 +32,8 @@ using Key = std::tuple<int, int64_t, bool, uint32_t>;  // mode, group, from vect
 std::map<Key, Group> g_groups;
 std::map<std::pair<uint32_t, uint32_t>, std::deque<Arrival>> g_arrived;  // (core, id)
 std::map<const void*, uint32_t> g_soft;                                  // soft barriers passed a workspace
+bool g_hard = false;                                                     // SyncAll's hard form was called
+uint32_t g_reserved = 0;                                                 // a flag of SyncAll's ids that was used
 
 bool mixed() { return launched.type == KernelType::MixAic11 || launched.type == KernelType::MixAic12; }
 int64_t group_of(const Core& c) { return c.vector ? c.block / sub_block_count() : c.block; }
@@ -66,7 +70,7 @@ struct Mark {
   uint32_t* done;
 };
 
-void send(Group& group, uint32_t id, Pipe pipe) {
+void send(Group& group, int mode, uint32_t id, Pipe pipe) {
   Core& me = *core;
   const uint32_t mark = ++me.marks_issued[pipe];
   if (config.order == kEager) {
@@ -83,7 +87,7 @@ void send(Group& group, uint32_t id, Pipe pipe) {
   group.sent[me.index].push_back({me.index, pipe, mark, knowledge(me, pipe)});
   for (const uint32_t s : group.senders)
     if (group.sent[s].empty()) return;
-  Arrival arrival;
+  Arrival arrival{mode, {}};
   for (const uint32_t s : group.senders) {
     arrival.from.push_back(std::move(group.sent[s].front()));
     group.sent[s].pop_front();
@@ -131,7 +135,7 @@ void everybody(const std::vector<uint32_t>& cores, uint32_t id, const char* what
   bool all = true;
   for (const uint32_t s : group.senders) all = all && !group.sent[s].empty();
   if (all) {
-    Arrival arrival;
+    Arrival arrival{9, {}};
     for (const uint32_t s : group.senders) {
       arrival.from.push_back(std::move(group.sent[s].front()));
       group.sent[s].pop_front();
@@ -147,6 +151,38 @@ void forget_cross_core() {
   g_groups.clear();
   g_arrived.clear();
   g_soft.clear();
+  g_hard = false, g_reserved = 0;
+}
+
+static void check_reserved(const char* api, uint32_t id) {
+  if (id >= kFirstOfSyncAll && id <= kLastOfSyncAll) g_reserved = id;
+  if (g_hard && g_reserved)
+    violate(12, api, "flag %u is one of the ids 11 to 14 that SyncAll, which this kernel also calls, uses itself",
+            g_reserved);
+}
+
+// Flags of one id from this core that nobody has waited for yet: the hardware keeps no order between flags that a core
+// sets, so another one may be taken for the first if it stands for another pipe or is of another mode.
+static void check_unordered(int mode, Pipe pipe, uint32_t id) {
+  const auto check = [&](int other_mode, const Sent& sent) {
+    if (sent.core != core->index) return;
+    if (other_mode != mode)
+      violate(12, "CrossCoreSetFlag", "flag %u of mode %d is still on its way; mode %d may use the id after its waits",
+              id, other_mode, mode);
+    if (sent.pipe != pipe)
+      violate(12, "CrossCoreSetFlag", "flag %u of pipe %s is still on its way, and flags keep no order: pipe %s needs "
+              "another id", id, kPipeNames[sent.pipe], kPipeNames[pipe]);
+  };
+  for (const auto& [key, group] : g_groups) {
+    if (std::get<3>(key) != id) continue;
+    const auto mine = group.sent.find(core->index);
+    if (mine == group.sent.end()) continue;
+    for (const Sent& sent : mine->second) check(std::get<0>(key), sent);
+  }
+  for (const auto& [key, arrivals] : g_arrived)  // of the flags that come back to this core, its own wait is enough
+    if (key.second == id && (key.first == core->index || (!arrivals.empty() && arrivals.front().mode == 2)))
+      for (const Arrival& arrival : arrivals)
+        for (const Sent& sent : arrival.from) check(arrival.mode, sent);
 }
 
 // All cores must be running at once where they wait for each other.
@@ -181,6 +217,8 @@ void cross_set(int mode, Pipe pipe, uint32_t id) {
   if (pipe != kV && pipe != kM && (core->vector ? pipe == kMTE1 || pipe == kFix : false))
     violate(12, "CrossCoreSetFlag", "a vector core has no pipe %s", kPipeNames[pipe]);
   if (mode == 0) check_resident("CrossCoreSetFlag");
+  check_reserved("CrossCoreSetFlag", id);
+  check_unordered(mode, pipe, id);
   // As an instruction of its pipe: it knows what the scalar unit knows.
   core->begin_op(pipe, "CrossCoreSetFlag", __builtin_return_address(0));
   const int64_t group_index = mode == 0 ? -1 : group_of(*core);
@@ -189,13 +227,14 @@ void cross_set(int mode, Pipe pipe, uint32_t id) {
     group.senders = cores_where(core->vector, group_index);
     group.receivers = mode == 2 ? cores_where(!core->vector, group_index) : group.senders;
   }
-  send(group, id, pipe);
+  send(group, mode, id, pipe);
 }
 
 void cross_wait(uint32_t id) {
   if (launched.type == KernelType::AivOnly || launched.type == KernelType::AicOnly)
     violate(12, "CrossCoreWaitFlag", "kernels of type AIV_ONLY or AIC_ONLY have no cross-core flags");
   if (id >= kIds) violate(12, "CrossCoreWaitFlag", "flagId: expected 0 to 15, got %u", id);
+  check_reserved("CrossCoreWaitFlag", id);
   receive(name_of(id), id);
 }
 
@@ -206,6 +245,8 @@ void sync_all(bool vector_only) {
     violate(12, "SyncAll", "isAIVOnly false in a kernel without both kinds of cores: it hangs");
   if (vector_only && mixed()) violate(12, "SyncAll", "isAIVOnly true in a mixed kernel leaves its cube cores out");
   check_resident("SyncAll");
+  g_hard = true;
+  check_reserved("SyncAll", 0);
   std::vector<uint32_t> all;
   for (const Core* c : launched.cores) all.push_back(c->index);
   everybody(all, kSyncAllId, "SyncAll");

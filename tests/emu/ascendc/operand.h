@@ -27,6 +27,10 @@ void need_vector_unit(const char* api);
 void check_vector_operand(const char* api, const Operand& o, const Shape& shape, uint32_t lanes);
 void check_overlap(const char* api, const Operand& dst, const Operand& src, const Shape& shape, uint32_t lanes,
                    bool may_accumulate);
+// For results of another shape than what is read: `bytes` a repeat, `step` apart. No page lets such an instruction
+// write into the blocks that the same repeat or a later one reads; with `earlier`, nor into those read before.
+void check_results_apart(const char* api, const Slice& dst, uint32_t bytes, uint32_t step, const Operand& src,
+                         const Shape& shape, uint32_t lanes, bool earlier);
 void touch_vector(const Operand& o, const Shape& shape, uint32_t lanes);
 void count_repeats(const Shape& shape, uint32_t lanes);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TPipe, TQue, TQueBind, TBuf, and the flags between pipes.
+// TPipe, TQue, TQueBind, TBuf, TBufPool, and the flags between pipes.
 #pragma once
 #include "tensor.h"
 
@@ -120,6 +120,34 @@ class TBuf {
   ascend_emu::Slice slice_;
 };
 
+template <TPosition pos, uint32_t bufIDSize = 4>
+class TBufPool {
+  static_assert(bufIDSize <= 16, "rule 5: a pool has at most 16 buffers");
+
+ public:
+  TBufPool() : state_{emu_detail::space_of(pos), static_cast<uint8_t>(pos), bufIDSize} {}
+  TBufPool(const TBufPool&) = delete;
+  template <TPosition src, TPosition dst, int32_t depth, auto mask>
+  ASCEND_EMU_API bool InitBuffer(TQueBind<src, dst, depth, mask>& queue, uint8_t buffers, uint32_t bytes) {
+    static_assert(emu_detail::space_of(dst) == emu_detail::space_of(pos), "rule 5: a queue in the memory of its pool");
+    ascend_emu::init_queue_in(state_, queue.emu_state(), buffers, bytes);
+    return true;
+  }
+  template <TPosition position>
+  ASCEND_EMU_API bool InitBuffer(TBuf<position>& buffer, uint32_t bytes) {
+    static_assert(emu_detail::space_of(position) == emu_detail::space_of(pos),
+                  "rule 5: a buffer in the memory of its pool");
+    buffer.slice_ = ascend_emu::init_buffer_in(state_, emu_detail::space_of(position), static_cast<uint8_t>(position),
+                                               bytes);
+    return true;
+  }
+  ASCEND_EMU_API void Reset() { ascend_emu::reset_pool(state_); }
+  ascend_emu::Pool& emu_state() { return state_; }
+
+ private:
+  ascend_emu::Pool state_;
+};
+
 class TPipe {
  public:
   TPipe() { ascend_emu::set_pipe_object(this); }
@@ -133,6 +161,16 @@ class TPipe {
   template <TPosition pos>
   ASCEND_EMU_API bool InitBuffer(TBuf<pos>& buffer, uint32_t bytes) {
     buffer.slice_ = ascend_emu::init_buffer(emu_detail::space_of(pos), static_cast<uint8_t>(pos), bytes);
+    return true;
+  }
+  template <class P>
+  ASCEND_EMU_API bool InitBufPool(P& pool, uint32_t bytes) {
+    ascend_emu::init_pool(pool.emu_state(), bytes, nullptr);
+    return true;
+  }
+  template <class P, class Q>
+  ASCEND_EMU_API bool InitBufPool(P& pool, uint32_t bytes, Q& shared) {
+    ascend_emu::init_pool(pool.emu_state(), bytes, &shared.emu_state());
     return true;
   }
   ASCEND_EMU_API void Reset() { ascend_emu::reset_buffers(); }

@@ -13,18 +13,35 @@ void wait_flag_as(Pipe from, Pipe to, int id);
 
 namespace {
 
-uint8_t new_slot(const char* api, Space space, uint8_t position, uint32_t bytes, Life life) {
-  if (bytes % kBlockBytes || !bytes)
-    violate(5, api, "expected a multiple of 32 bytes, got %u", bytes);
-  if (core->slot_count == kMaxBuffers) violate(5, api, "expected at most %u buffers in a kernel", kMaxBuffers);
+constexpr uint32_t whole_blocks(uint32_t bytes) { return (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes; }
+
+void claim(const char* api, Space space, uint32_t bytes) {  // of the memory itself
   const uint32_t begin = core->used[space];
   if (begin + bytes > kSpaceLimit[space])
     violate(4, api, "%s: %u bytes are taken; %u more exceed the usable %u", kSpaceNames[space], begin, bytes,
             kSpaceLimit[space]);
   core->used[space] += bytes;
+}
+
+uint8_t new_slot(const char* api, Space space, uint8_t position, uint32_t bytes, Life life, Pool* pool) {
+  if (!bytes) violate(5, api, "expected a size, got 0");
+  if (core->slot_count == kMaxBuffers) violate(5, api, "expected at most %u buffers in a kernel", kMaxBuffers);
+  uint32_t begin = core->used[space];
+  const uint32_t n = core->slot_count;
+  if (pool) {
+    if (pool->buffers == pool->most) violate(5, api, "expected at most %u buffers in this pool", pool->most);
+    begin = pool->begin + pool->used;
+    if (begin + bytes > pool->end)
+      violate(4, api, "the pool has %u bytes, of which %u are taken; got %u more", pool->end - pool->begin, pool->used,
+              bytes);
+    pool->used += bytes, ++pool->buffers;
+    pool->slots |= uint64_t{1} << n;
+  } else {
+    claim(api, space, bytes);
+  }
   std::memset(core->memory[space] + begin, 0xff, bytes);
   std::memset(core->shadow[space] + begin / kBlockBytes, 0, bytes / kBlockBytes * sizeof(Shadow));
-  const uint32_t n = core->slot_count++;
+  ++core->slot_count;
   const uint16_t lives = static_cast<uint16_t>(core->slots[n].lives + 1);
   core->slots[n] = Slot{begin, begin + bytes, space, position, life, lives, -1};
   return static_cast<uint8_t>(n);
@@ -70,24 +87,78 @@ void end_pipe_object(void* pipe) {
 }
 void* pipe_object() { return core->pipe_object; }
 
-void init_queue(Queue& q, uint32_t buffers, uint32_t bytes) {
+namespace {
+void init_queue_of(Pool* pool, Queue& q, uint32_t buffers, uint32_t bytes) {
   if (q.count) violate(5, "InitBuffer", "this queue has its buffers already");
   if (buffers < 1 || buffers > kEvents) violate(5, "InitBuffer", "buffers: expected 1 to 8, got %u", buffers);
   core->position_buffers[q.position] += buffers;
   if (core->position_buffers[q.position] > kEvents)
     violate(5, "InitBuffer", "expected at most 8 buffers at a position (each takes an event id), got %u",
             core->position_buffers[q.position]);
-  const uint32_t each = (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   for (uint32_t i = 0; i < buffers; ++i) {
-    const uint8_t n = new_slot("InitBuffer", q.space, q.position, each, Life::Free);
+    const uint8_t n = new_slot("InitBuffer", q.space, q.position, whole_blocks(bytes), Life::Free, pool);
     if (i == 0) q.first = n;
   }
   q.count = static_cast<uint8_t>(buffers);
 }
 
+void hold(Pool& pool) {
+  if (!pool.first) violate(5, "InitBuffer", "the pool has no memory: InitBufPool comes first");
+  if (pool.first->holder && pool.first->holder != &pool)
+    violate(5, "InitBuffer", "another pool's buffers are in this memory: its Reset comes first");
+  pool.first->holder = &pool;
+}
+}  // namespace
+
+void init_queue(Queue& q, uint32_t buffers, uint32_t bytes) { init_queue_of(nullptr, q, buffers, bytes); }
 Slice init_buffer(Space space, uint8_t position, uint32_t bytes) {
-  return whole(new_slot("InitBuffer", space, position, (bytes + kBlockBytes - 1) / kBlockBytes * kBlockBytes,
-                        Life::Plain));
+  return whole(new_slot("InitBuffer", space, position, whole_blocks(bytes), Life::Plain, nullptr));
+}
+
+void init_pool(Pool& pool, uint32_t bytes, Pool* shared) {
+  if (pool.first) violate(5, "InitBufPool", "this pool has its memory already");
+  bytes = whole_blocks(bytes);
+  if (shared) {
+    if (!shared->first || shared->space != pool.space)
+      violate(5, "InitBufPool", "shareBuf: expected a pool that has memory of the same kind");
+    if (bytes > shared->end - shared->begin)
+      violate(5, "InitBufPool", "len: expected at most the %u bytes of shareBuf, got %u", shared->end - shared->begin,
+              bytes);
+    pool.begin = shared->begin, pool.first = shared->first;
+  } else {
+    pool.begin = core->used[pool.space], pool.first = &pool;
+    claim("InitBufPool", pool.space, bytes);
+  }
+  pool.end = pool.begin + bytes;
+}
+void init_queue_in(Pool& pool, Queue& q, uint32_t buffers, uint32_t bytes) {
+  hold(pool);
+  init_queue_of(&pool, q, buffers, bytes);
+}
+Slice init_buffer_in(Pool& pool, Space space, uint8_t position, uint32_t bytes) {
+  hold(pool);
+  return whole(new_slot("InitBuffer", space, position, whole_blocks(bytes), Life::Plain, &pool));
+}
+// Ends the lives of the pool's buffers. Hand-written flags do not order its memory against the next pool's (the page
+// says so), hence nothing may be on its way. Coming back to the pool's old buffers is not there.
+void reset_pool(Pool& pool) {
+  for (int p = 0; p < kPipes; ++p)
+    if (core->pipes[kS].know.own[p] < core->pipes[p].seq && p != kS)
+      violate(5, "TBufPool::Reset", "instructions of pipe %s may still use the pool: PipeBarrier<PIPE_ALL> comes first",
+              kPipeNames[p]);
+  for (uint32_t n = 0; n < core->slot_count; ++n) {
+    if (!(pool.slots >> n & 1)) continue;
+    Slot& slot = core->slots[n];
+    if (slot.life != Life::Free && slot.life != Life::Plain)
+      violate(5, "TBufPool::Reset", "a tensor of position %u has not been given back", slot.position);
+    if (slot.life == Life::Free) --core->position_buffers[slot.position];
+    ++slot.lives;
+    slot.life = Life::Free;
+    if (slot.flag >= 0) wait_flag_as(slot.freed_by, slot.awaited_by, slot.flag);
+    slot.flag = -1;
+  }
+  pool.slots = 0, pool.used = 0, pool.buffers = 0;
+  pool.first->holder = nullptr;
 }
 
 void reset_buffers() {
@@ -154,6 +225,7 @@ void queue_free(Queue& q, const Slice& s) {
   Slot& slot = slot_of("FreeTensor", q, s, Life::Taken, "that DeQue or AllocTensor gave");
   slot.flag = static_cast<int8_t>(queue_event("FreeTensor", q.consumer, q.producer));
   set_flag_as(q.consumer, q.producer, slot.flag, true, __builtin_return_address(0));
+  slot.freed_by = q.consumer, slot.awaited_by = q.producer;
   slot.life = Life::Free;
   ++slot.lives;
 }

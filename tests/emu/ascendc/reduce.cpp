@@ -164,9 +164,11 @@ void reduce(const char* api, Reduction op, Type type, const Slice& dst, const Sl
       while (results > 2);
     }
     check_inside(api, "sharedTmpBuffer", work, 0, uint64_t{needed} * r.element);
+    check_results_apart(api, work, needed * r.element, 0, from, shape, r.lanes, true);
   } else {
     check_slice(api, work);
   }
+  check_results_apart(api, dst, r.element * (with_index ? 2u : 1u), 0, from, shape, r.lanes, true);
   touch_vector(from, shape, r.lanes);
   if (uses_work) {
     r.work = local(work), r.work_bytes = needed * r.element;
@@ -194,6 +196,7 @@ void reduce_groups(const char* api, Reduction op, Type type, const Slice& dst, c
   check_result(api, dst, unit < kBlockBytes ? unit : kBlockBytes);
   r.dst_step = (shape.counted ? 1 : shape.dst_repeat) * unit;
   check_inside(api, "dst", dst, 0, uint64_t{r.repeats - 1} * r.dst_step + results * r.element);
+  check_results_apart(api, dst, results * r.element, r.dst_step, from, shape, r.lanes, false);
   touch_vector(from, shape, r.lanes);
   const uint32_t lanes_of_group = group / r.element;
   for (uint32_t i = 0; i < r.repeats; ++i)

@@ -43,6 +43,20 @@ void queue_push(Queue& q, const Slice& s);
 Slice queue_pop(Queue& q);
 void queue_free(Queue& q, const Slice& s);
 Slice init_buffer(Space space, uint8_t position, uint32_t bytes);
+// A part of a memory that buffers are taken from; pools may share it, one after the other.
+struct Pool {
+  Space space;
+  uint8_t position;
+  uint8_t most;                      // buffers
+  uint32_t begin = 0, end = 0, used = 0, buffers = 0;
+  Pool* first = nullptr;             // of those that share the memory
+  Pool* holder = nullptr;            // of the first: the one whose buffers are in use
+  uint64_t slots = 0;                // a bit a slot of the core
+};
+void init_pool(Pool& pool, uint32_t bytes, Pool* shared);
+void init_queue_in(Pool& pool, Queue& q, uint32_t buffers, uint32_t bytes);
+Slice init_buffer_in(Pool& pool, Space space, uint8_t position, uint32_t bytes);
+void reset_pool(Pool& pool);
 void set_pipe_object(void* pipe);
 void end_pipe_object(void* pipe);
 void* pipe_object();

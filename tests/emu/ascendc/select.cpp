@@ -101,6 +101,8 @@ void compare(const char* api, Type type, const Slice& dst, const Slice& src0, co
   const uint32_t bytes = c.repeats * lanes / 8;
   check_aligned(api, "dst", dst, kBlockBytes);
   check_inside(api, "dst", dst, 0, bytes);
+  check_results_apart(api, dst, lanes / 8, lanes / 8, a, shape, lanes, true);
+  if (src1) check_results_apart(api, dst, lanes / 8, lanes / 8, b, shape, lanes, true);
   touch_vector(a, shape, lanes);
   if (src1) touch_vector(b, shape, lanes);
   core->touch(dst.space, dst.address, bytes, true);
@@ -259,6 +261,12 @@ void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t re
   check_aligned("Brcb", "src", src, kBlockBytes);
   check_inside("Brcb", "src", src, 0, repeat * 8 * size);
   check_inside("Brcb", "dst", dst, 0, ((repeat - 1) * dst_repeat + 7 * dst_block + 1) * kBlockBytes);
+  for (uint32_t r = 0; r < repeat; ++r)
+    for (uint32_t b = 0; b < 8; ++b) {
+      const uint32_t to = dst.address + (r * dst_repeat + b * dst_block) * kBlockBytes;
+      if (dst.space == src.space && to < src.address + repeat * 8 * size && src.address < to + kBlockBytes)
+        violate(6, "Brcb", "dst lies in src (UB+%u and UB+%u)", to, src.address);
+    }
   core->touch(src.space, src.address, repeat * 8 * size, false);
   for (uint32_t r = 0; r < repeat; ++r)
     for (uint32_t b = 0; b < 8; ++b)

@@ -118,42 +118,53 @@ void touch_vector(const Operand& o, const Shape& shape, uint32_t lanes) {
                   runs.at[i].lanes * o.element, o.writes);
 }
 
+namespace {
+struct Blocks {  // of one repeat, that lanes take part in
+  uint32_t first, count = 0, step;
+  uint32_t at[8];
+  uint32_t repeats, of_last;  // a count may end within its last repeat
+  uint32_t of(uint32_t repeat) const { return repeat + 1 == repeats ? of_last : count; }
+  uint32_t last() const { return first + (repeats - 1) * step + at[of_last - 1]; }
+};
+uint32_t repeats_of(const Shape& shape, uint32_t lanes) {
+  return shape.counted ? (shape.count + lanes - 1) / lanes : shape.repeat;
+}
+Blocks blocks_of(const Operand& o, const Shape& shape, uint32_t lanes) {
+  Blocks b;
+  b.first = o.slice->address / kBlockBytes;
+  const uint32_t per_block = kBlockBytes / o.element, n = lanes / per_block;
+  b.step = shape.counted ? n : o.repeat_step;
+  for (uint32_t i = 0; i < n; ++i) {
+    bool used = shape.counted;
+    for (uint32_t lane = i * per_block; !used && lane < (i + 1) * per_block; ++lane)
+      used = shape.mask[lane / 64] >> lane % 64 & 1;
+    if (used) b.at[b.count++] = shape.counted ? i : i * o.block;
+  }
+  b.repeats = repeats_of(shape, lanes);
+  b.of_last = b.count;
+  if (shape.counted) b.of_last = ((shape.count - 1) % lanes) / per_block + 1;
+  return b;
+}
+}  // namespace
+
 void check_overlap(const char* api, const Operand& dst, const Operand& src, const Shape& shape, uint32_t lanes,
                    bool may_accumulate) {
   const Slice &d = *dst.slice, &s = *src.slice;
   if (d.space != s.space || d.begin != s.begin) return;
   if (d.address == s.address && dst.element == src.element && shape.counted) return;
-  struct Blocks {  // of one repeat, that lanes take part in
-    uint32_t first, count = 0, step;
-    uint32_t at[8];
-    uint32_t last(uint32_t repeats) const { return first + (repeats - 1) * step + at[count - 1]; }
-  };
-  const auto blocks_of = [&](const Operand& o) {
-    Blocks b;
-    b.first = o.slice->address / kBlockBytes;
-    const uint32_t per_block = kBlockBytes / o.element, n = lanes / per_block;
-    b.step = shape.counted ? n : o.repeat_step;
-    for (uint32_t i = 0; i < n; ++i) {
-      bool used = shape.counted;
-      for (uint32_t lane = i * per_block; !used && lane < (i + 1) * per_block; ++lane)
-        used = shape.mask[lane / 64] >> lane % 64 & 1;
-      if (used) b.at[b.count++] = shape.counted ? i : i * o.block;
-    }
-    return b;
-  };
-  const Blocks to = blocks_of(dst), from = blocks_of(src);
-  const uint32_t repeats = shape.counted ? (shape.count + lanes - 1) / lanes : shape.repeat;
-  if (!to.count || to.last(repeats) < from.first || from.last(repeats) < to.first) return;
+  const Blocks to = blocks_of(dst, shape, lanes), from = blocks_of(src, shape, lanes);
+  const uint32_t repeats = to.repeats;
+  if (!to.count || to.last() < from.first || from.last() < to.first) return;
   const bool narrows = dst.element < src.element;  // every result lies at or before its source
   for (uint32_t r = 0; r < repeats; ++r) {
     uint32_t same = 0, next = 0;
-    for (uint32_t i = 0; i < to.count; ++i)
+    for (uint32_t i = 0; i < to.of(r); ++i)
       for (uint32_t j = 0; j < from.count; ++j) {
         const uint32_t written = to.first + r * to.step + to.at[i], read = from.first + r * from.step + from.at[j];
-        same += written == read;
-        next += r + 1 < repeats && written == read + from.step;
+        same += written == read && j < from.of(r);
+        next += r + 1 < repeats && written == read + from.step && j < from.of(r + 1);
       }
-    if (same && same < to.count && !(narrows && d.address <= s.address))
+    if (same && same < to.of(r) && !(narrows && d.address <= s.address))
       violate(6, api, "dst and %s overlap in part within a repeat (UB+%u and UB+%u)", src.name, d.address, s.address);
     if (next && !may_accumulate)
       violate(6, api, "dst of repeat %u is %s of repeat %u (UB+%u and UB+%u)", r, src.name, r + 1, d.address,
@@ -161,8 +172,29 @@ void check_overlap(const char* api, const Operand& dst, const Operand& src, cons
   }
 }
 
+void check_results_apart(const char* api, const Slice& dst, uint32_t bytes, uint32_t step, const Operand& src,
+                         const Shape& shape, uint32_t lanes, bool earlier) {
+  if (dst.space != src.slice->space || dst.begin != src.slice->begin) return;
+  const Blocks from = blocks_of(src, shape, lanes);
+  const uint32_t repeats = from.repeats;
+  const auto block_at = [](uint32_t address) { return address / kBlockBytes; };
+  if (!from.count || block_at(dst.address + (repeats - 1) * step + bytes - 1) < from.first ||
+      block_at(dst.address) > from.last())
+    return;
+  for (uint32_t r = 0; r < repeats; ++r) {
+    const uint32_t first = block_at(dst.address + r * step), last = block_at(dst.address + r * step + bytes - 1);
+    for (uint32_t later = earlier ? 0 : r; later < repeats; ++later)
+      for (uint32_t i = 0; i < from.of(later); ++i) {
+        const uint32_t read = from.first + later * from.step + from.at[i];
+        if (read >= first && read <= last)
+          violate(6, api, "dst of repeat %u lies in %s of repeat %u (UB+%u and UB+%u)", r, src.name, later, dst.address,
+                  src.slice->address);
+      }
+  }
+}
+
 void count_repeats(const Shape& shape, uint32_t lanes) {
-  core->counters.vector_repeats += shape.counted ? (shape.count + lanes - 1) / lanes : shape.repeat;
+  core->counters.vector_repeats += repeats_of(shape, lanes);
 }
 
 namespace {

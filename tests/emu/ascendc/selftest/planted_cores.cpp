@@ -59,6 +59,29 @@ SELFTEST(cross_id, MIX_AIV_1_0, g) {
   CrossCoreSetFlag<0, PIPE_MTE3>(static_cast<uint16_t>(g.plant ? 16 : 15));
   CrossCoreWaitFlag(15);
 }
+SELFTEST(cross_reserved, MIX_AIV_1_0, g) {
+  const uint16_t id = g.plant ? 12 : 10;
+  CrossCoreSetFlag<0, PIPE_MTE3>(id);
+  CrossCoreWaitFlag(id);
+  SyncAll();
+}
+SELFTEST(cross_order, MIX_AIV_1_0, g) {  // which of the two is waited for first?
+  CrossCoreSetFlag<0, PIPE_MTE3>(5);
+  if (!g.plant) CrossCoreWaitFlag(5);
+  CrossCoreSetFlag<0, PIPE_V>(5);
+  CrossCoreWaitFlag(5);
+  if (g.plant) CrossCoreWaitFlag(5);
+}
+SELFTEST(cross_two_ways, MIX_AIC_1_2, g) {
+  if ASCEND_IS_AIC {
+    CrossCoreWaitFlag(6);
+    return;
+  }
+  CrossCoreSetFlag<1, PIPE_MTE3>(6);
+  if (!g.plant) CrossCoreWaitFlag(6);
+  CrossCoreSetFlag<2, PIPE_MTE3>(6);
+  if (g.plant) CrossCoreWaitFlag(6);
+}
 SELFTEST(cross_left, MIX_AIV_1_0, g) {
   CrossCoreSetFlag<0, PIPE_MTE3>(7);
   if (!g.plant) CrossCoreWaitFlag(7);

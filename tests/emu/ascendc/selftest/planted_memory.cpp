@@ -94,6 +94,77 @@ SELFTEST(queue_depth, AIV_ONLY, g) {
   };
   g.plant ? run(one) : run(two);
 }
+// Two pools on one memory, as on the page of InitBufPool: one after the other.
+template <class First, class Between>
+void two_pools(const selftest::Args& g, First first, Between between) {
+  TPipe pipe;
+  TBufPool<TPosition::VECCALC> one, two;
+  TQue<TPosition::VECIN, 1> in, in_again;
+  TQue<TPosition::VECOUT, 1> out;
+  pipe.InitBufPool(one, 512);
+  pipe.InitBufPool(two, 512, one);
+  first(one);
+  one.InitBuffer(in, 1, 256);
+  auto t = in.AllocTensor<float>();
+  DataCopy(t, global<float>(g.a), 64);
+  in.EnQue(t);
+  t = in.DeQue<float>();
+  in.FreeTensor(t);
+  between(one);
+  two.InitBuffer(out, 1, 256);
+  auto d = out.AllocTensor<float>();
+  Duplicate(d, 5.f, 64);
+  out.EnQue(d);
+  d = out.DeQue<float>();
+  DataCopy(global<float>(g.out), d, 64);
+  out.FreeTensor(d);
+}
+template <class Pool>
+void switch_from(Pool& pool) {
+  PipeBarrier<PIPE_ALL>();
+  pool.Reset();
+}
+SELFTEST(pool_held, AIV_ONLY, g) {
+  two_pools(g, [](auto&) {}, [&](auto& one) {
+    if (!g.plant) switch_from(one);
+  });
+}
+SELFTEST(pool_busy, AIV_ONLY, g) {
+  two_pools(g, [](auto&) {}, [&](auto& one) {
+    if (g.plant) one.Reset();
+    else switch_from(one);
+  });
+}
+SELFTEST(pool_full, AIV_ONLY, g) {
+  TBuf<TPosition::VECCALC> more;
+  two_pools(g, [&](auto& one) { one.InitBuffer(more, g.plant ? 288 : 256); }, [](auto& one) { switch_from(one); });
+}
+SELFTEST(pool_length, AIV_ONLY, g) {
+  TPipe pipe;
+  TBufPool<TPosition::VECCALC> one, two;
+  pipe.InitBufPool(one, 512);
+  pipe.InitBufPool(two, g.plant ? 544 : 512, one);
+}
+SELFTEST(pool_buffers, AIV_ONLY, g) {
+  TPipe pipe;
+  TBufPool<TPosition::VECCALC> one;
+  TBuf<TPosition::VECCALC> b[5];
+  pipe.InitBufPool(one, 512);
+  for (int i = 0; i < (g.plant ? 5 : 4); ++i) one.InitBuffer(b[i], 32);
+}
+SELFTEST(pool_stale, AIV_ONLY, g) {  // a tensor of the pool that was left
+  TPipe pipe;
+  TBufPool<TPosition::VECCALC> one, two;
+  TBuf<TPosition::VECCALC> b, c;
+  pipe.InitBufPool(one, 256);
+  pipe.InitBufPool(two, 256, one);
+  one.InitBuffer(b, 256);
+  const auto old = b.Get<float>();
+  Duplicate(old, 1.f, 64);
+  switch_from(one);
+  two.InitBuffer(c, 256);
+  Duplicate(g.plant ? old : c.Get<float>(), 2.f, 64);
+}
 SELFTEST(queue_freed, AIV_ONLY, g) {
   Bench k(g);
   TQue<TPosition::VECIN, 1> q;

@@ -43,6 +43,36 @@ SELFTEST(accumulate, AIV_ONLY, g) {  // allowed: dst is src1 and stays where it 
   Add(d, g.plant ? d : a, g.plant ? a : d, uint64_t{64}, 3, p);
   k.store(d, 256);
 }
+SELFTEST(brcb_in_place, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>();
+  Brcb(a[g.plant ? 0 : 64], a, 1, BrcbRepeatParams(1, 8));
+  k.store(a, 512);
+}
+SELFTEST(compare_in_place, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(), b = k.b<float>();
+  Compare(a[g.plant ? 64 : 128].ReinterpretCast<uint8_t>(), a, b, CMPMODE::LT, 128);
+  k.store(a, 512);
+}
+SELFTEST(reduce_in_place, AIV_ONLY, g) {  // the sum of a repeat among what it reads
+  Bench k(g);
+  auto a = k.a<float>();
+  WholeReduceSum(a[g.plant ? 8 : 64], a, 64, 1, 1, 1, 8);
+  k.store(a, 512);
+}
+SELFTEST(reduce_into_next, AIV_ONLY, g) {  // those of repeat 1 and on may lie where repeat 0 has read
+  Bench k(g);
+  auto a = k.a<float>();
+  WholeReduceSum(g.plant ? a[64] : k.w<float>(), a, 64, 2, 1, 1, 8);
+  k.store(a, 512);
+}
+SELFTEST(reduce_work_in_source, AIV_ONLY, g) {
+  Bench k(g);
+  auto a = k.a<float>(), d = k.d<float>();
+  ReduceMax(d, a, g.plant ? a[64] : k.w<float>(), 256);
+  k.store(d, 32);
+}
 SELFTEST(compare_count, AIV_ONLY, g) {
   Bench k(g);
   auto a = k.a<float>(), b = k.b<float>();
