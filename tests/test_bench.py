@@ -15,6 +15,7 @@ from dsv4spec.bench_timing import Clock, Times
 from dsv4spec.ops.table import NO_KERNEL
 
 ROOFS = Roofs(copy_bytes_per_s=1e10, read_bytes_per_s=2e10, float32_flops_per_s=1e11, bfloat16_flops_per_s=4e11, call_s=1e-6)
+MEASURE = bench_roofs.measure
 CPU = sorted(set(ops.OPS) - NO_KERNEL["cpu"])
 
 
@@ -120,6 +121,23 @@ def test_the_roof_that_binds():
     assert ROOFS.binds(fuse) == ("bfloat16", fuse.flops / 4e11)
     read = bench_cases.case("nextn_fuse_hidden", "flash", T=1)
     assert ROOFS.binds(read) == ("read", read.bytes / 2e10)
+
+
+def test_roofs_that_moved_are_said(monkeypatch, capsys):
+    import dataclasses
+
+    given = iter([ROOFS, dataclasses.replace(ROOFS, copy_bytes_per_s=2e10, call_s=1.05e-6)])
+    monkeypatch.setattr(bench_roofs, "measure", lambda clock, small: next(given))
+    assert bench("build_tree", "--shapes", "tiny", "--backend", "cpu", "--against", "none", "--cases", "B=1") == 0
+    assert "rates changed meanwhile: copy_bytes_per_s 1e+10 to 2e+10\n" in capsys.readouterr().out
+
+
+def test_roofs_are_measured():
+    """By a clock that stands still but for a step each time it is looked at: the rates are sizes over that step."""
+    ticks = iter(range(10 ** 9))
+    roofs = MEASURE(Clock(torch.device("cpu"), lambda: next(ticks) * 1e-3), small=True)
+    assert math.isclose(roofs.copy_bytes_per_s, 8 * 2 ** 20 / 1e-3) and math.isclose(roofs.read_bytes_per_s, 4 * 2 ** 20 / 1e-3)
+    assert math.isclose(roofs.float32_flops_per_s, 2 * 256 ** 3 / 1e-3) and math.isclose(roofs.call_s, 1e-3)
 
 
 def test_other_backends_and_dtypes(tmp_path):

@@ -144,4 +144,5 @@ def measured(args, backend: str, cases, baseline: dict) -> dict:
             line["times_baseline"] = bench_report.times_baseline(line, baseline)
             result["lines"].append(line)
             print(bench_report.row(line, against), flush=True)
+    result["roofs_after"] = bench_roofs.measure(clock, small).report()
     return result

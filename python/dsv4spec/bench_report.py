@@ -9,6 +9,7 @@ import subprocess
 
 SCHEMA = 1
 SEEDS = [0, 1]
+DRIFTED = 0.1  # of a roof between the start and the end of a run
 SLOWER = 1.15  # times the baseline, from which a line says so
 
 
@@ -117,6 +118,12 @@ def row(line: dict, against) -> str:
     return "  ".join(parts + notes)
 
 
+def _moved(before: dict, after: dict) -> str:
+    """The roofs that are more than DRIFTED apart at the start and at the end."""
+    return ", ".join(f"{name} {before[name]:.3g} to {after[name]:.3g}" for name in before
+                     if max(before[name], after[name]) > (1 + DRIFTED) * min(before[name], after[name]))
+
+
 def _times(entry: dict | None) -> str:
     if entry is None:
         return "-"
@@ -128,6 +135,8 @@ def summary(result: dict) -> str:
     reasons = {f"{name}: {entry['why_not']}": None for line in lines for name, entry in line.get("against", {}).items()
                if entry["why_not"]}
     text = [f"not compared: {reason}" for reason in list(reasons)[:12]]
+    if moved := _moved(result.get("roofs", {}), result.get("roofs_after", {})):
+        text.append(f"the machine's own rates changed meanwhile: {moved}")
     counts = [f"{len(lines)} {'counted' if result['emulated'] else 'measured'}", f"{len(result['refused'])} refused"]
     if met := [line["goal_met"] for line in lines if line.get("goal")]:
         counts.append(f"{sum(met)} of {len(met)} goals met")

@@ -100,7 +100,8 @@ class Clock:
         try:
             for count in (most, 1):
                 torch.set_num_threads(count)
-                call()
+                if self._elapsed(call) > 10 * LONG:
+                    return count
                 seconds[count] = min(self._elapsed(call) for _ in range(3))
                 if seconds[count] > LONG:
                     return count
