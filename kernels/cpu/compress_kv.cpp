@@ -33,25 +33,38 @@ inline vf score_of(const Candidate& c, int64_t d, int n) {
   return c.ape ? s + load_some(c.ape + d, n) : s;
 }
 
-// fn(candidate) for the candidates of group w in order: those of the group before, then its own.
-template <class Fn>
-inline void for_candidates(const Params& p, const PackedRequest& r, int64_t w, Fn&& fn) {
-  for (int64_t half = p.coff - 1; half >= 0; --half) {
-    const int64_t first = (w - half) * p.ratio, column = p.coff == 2 && half == 0 ? p.D : 0;
-    if (first < 0) continue;
-    for (int64_t i = 0; i < p.ratio; ++i) fn(candidate(p, r, first + i, column));
+// The candidates of group w: those of the group before, if there are two a position, then its own.
+struct Group {
+  const Params& p;
+  const PackedRequest& r;
+  int64_t first, size;  // position of the first one, which may lie before 0; number
+  Group(const Params& params, const PackedRequest& request, int64_t w)
+      : p(params), r(request), first((w + 1 - params.coff) * params.ratio), size(params.coff * params.ratio) {}
+
+  Candidate operator[](int64_t i) const {
+    return candidate(p, r, first + i, p.coff == 2 && i >= p.ratio ? p.D : 0);
   }
-}
+  template <class Fn>
+  void for_each(Fn&& fn) const {
+    for (int64_t i = first < 0 ? -first : 0; i < size; ++i) fn((*this)[i], i);
+  }
+};
 
 // entry[0, D): the softmax-weighted sum of the candidates of group w. Candidates come row by row, as they lie in memory;
 // the sums of all channels stay in the first-level cache.
 void mix(const Params& p, const PackedRequest& r, int64_t w, float* entry) {
+  constexpr int64_t kAhead = 2;  // candidates: rows are too short for the processor to foresee the next one
   alignas(64) float top[kMaxHeadSize + W], sum[kMaxHeadSize + W];
   for (int64_t d = 0; d < p.D; d += W) store(top + d, splat(-INFINITY)), store(sum + d, vf{}), store(entry + d, vf{});
-  for_candidates(p, r, w, [&](const Candidate& c) {
+  const Group group(p, r, w);
+  group.for_each([&](const Candidate& c, int64_t i) {
+    if (i + kAhead < group.size) {
+      const Candidate next = group[i + kAhead];
+      for (int64_t d = 0; d < p.D; d += 16) __builtin_prefetch(next.score + d), __builtin_prefetch(next.kv + d, 0, 2);
+    }
     for_vectors(p.D, [&](int64_t d, int n) { store(top + d, vmax(score_of(c, d, n), load(top + d))); });
   });
-  for_candidates(p, r, w, [&](const Candidate& c) {
+  group.for_each([&](const Candidate& c, int64_t) {
     for_vectors(p.D, [&](int64_t d, int n) {
       const vf e = vexp(score_of(c, d, n) - load(top + d));
       store(sum + d, load(sum + d) + e);
