@@ -11,7 +11,7 @@ import torch
 from . import bench_peers, bench_transformers
 from .bench_check import copied, difference
 
-NAMES = ("torch", "compile", "transformers", "peers")
+PREPARED = 24  # most sets of arguments that a peer's layouts are made for
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Other:
 
 
 def contenders(case, args: list, kwargs: list, want, against: list[str], clock) -> dict[str, Other]:
-    """By name, in the order of NAMES. On a CPU torch gets the better of one and all of its threads, which compiled code and
+    """By name. On a CPU torch gets the better of one and all of its threads, which compiled code and
     transformers' keep."""
     from .bench_measure import reference_of
 
@@ -47,7 +47,7 @@ def contenders(case, args: list, kwargs: list, want, against: list[str], clock) 
         other.threads = threads
     if "peers" in against:
         for name, make in bench_peers.peers(case.op):
-            found[name] = _made(make, args[:1], kwargs[:1], want, graph=clock.cuda)
+            found[name] = _made(make, args[:PREPARED], kwargs[:PREPARED], want, graph=clock.cuda)
     return found
 
 

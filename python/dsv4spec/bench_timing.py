@@ -13,8 +13,7 @@ import torch
 SECONDS = 0.25         # of one contender's samples, if that is enough for LEAST of them
 SAMPLE = 50e-6         # shortest sample: a hundred times what reading the clock and the loop take
 LEAST, MOST = 9, 200   # samples
-SLOW = 0.3             # seconds of one call from which FEWEST samples do
-FEWEST = 5
+SLOW, FEWEST = 0.3, 3  # from so many seconds a call on so few samples do
 LONG = 0.02            # a call of this many seconds is quicker on all threads
 REPLAYS = 15           # samples on a GPU
 DRIFT = 0.05           # between the medians of the two halves of the samples

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
+MOST_BYTES = 1 << 30  # that one tensor of its may take
+
 
 def _modeling():
     from transformers.models.deepseek_v4 import modeling_deepseek_v4
@@ -76,6 +78,8 @@ def _swa_paged_attention(q, kv_pages, block_table, query_start_loc, seq_lens, *,
     if tree_mask is not None:
         raise ValueError("no tree masks")
     modeling, (page, D), H = _modeling(), kv_pages.shape[1:], q.shape[1]
+    if (repeated := seq_lens.shape[0] * H * window * D * q.element_size()) > MOST_BYTES:
+        raise ValueError(f"its keys, repeated for every head, are {repeated / 1e9:.1f} GB")
     B, rows = seq_lens.shape[0], int(query_start_loc[1])
     length = int(seq_lens[0])
     first = max(0, length - rows - window + 1)
