@@ -18,6 +18,7 @@ COMMANDS = {
     "demo": ("dsv4spec.demo", "decode a prompt with the small model in the box, plain and speculative"),
     "bench": ("dsv4spec.bench", "time ops against the roofs of the machine, torch and other implementations"),
     "bench e2e": ("dsv4spec.bench_e2e", "the model plain and speculative, against transformers on the same weights"),
+    "bench worker": ("dsv4spec.bench_worker", "what the worker itself costs a round, by batch size and context length"),
     "plan": ("dsv4spec.plan", "how many drafts a round should have at each batch size, and where speculation stops paying"),
     "info": ("dsv4spec.info", "version, backends built and loadable, CPU level, toolchains, ops per backend"),
     "inspect": ("dsv4spec.inspect_cmd", "layers, dtypes and sizes of a checkpoint, and what is missing"),
