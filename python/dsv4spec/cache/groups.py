@@ -26,9 +26,10 @@ class Groups:
     """Remembers the last group; the tensors it gives out are shared and not to be written."""
 
     def __init__(self, pages: Allocation, device: torch.device):
-        self._pages, self.device = pages, device
+        self._pages, self.device, self._on_host = pages, device, device.type == "cpu"
         self._starts: dict[tuple[int, int], torch.Tensor] = {}  # (B, n) -> query_start_loc
         self._steps: dict[int, torch.Tensor] = {}
+        self._aranges: dict[int, np.ndarray] = {}
         self.forget()
 
     def forget(self) -> None:
@@ -69,10 +70,17 @@ class Groups:
             self._starts[key] = self.tensor(np.arange(requests + 1, dtype=np.int32) * np.int32(counts))
         return self._starts[key]
 
+    def arange(self, n: int) -> np.ndarray:
+        """0 .. n - 1. Kept, read only."""
+        if n not in self._aranges:
+            self._aranges[n] = np.arange(n)
+        return self._aranges[n]
+
     def steps(self, n: int) -> torch.Tensor:
         if n not in self._steps:
             self._steps[n] = self.tensor(np.arange(1, n + 1, dtype=np.int32)[:, None])
         return self._steps[n]
 
     def tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_host else tensor.to(self.device)

@@ -201,11 +201,11 @@ class KVCache:
         tensor, views = self._groups.tensor, {}
         table, live = self._groups.gather(pages.swa, group, last), tensor(begin.astype(np.int32))
         if mode in _WINDOWS:
-            positions = tensor((begin[:, None] + np.arange(counts)).reshape(-1))
+            positions = tensor((begin[:, None] + self._groups.arange(counts)).reshape(-1))
             slots = window_slots(table, live, positions, counts, page_size=self.page_size,
                                  limit=self.max_len if last > self.max_len else None)
             views = window_views(pages.compressed, self._groups, group, positions, live, counts, begin=begin, end=end,
-                                 max_len=self.max_len)
+                                 last=last, max_len=self.max_len)
         else:
             owners, positions = spread(rows, begin, np.full(len(rows), counts) if uniform else each)
             slots = pages.swa.locate(owners, positions)

@@ -28,27 +28,26 @@ def window_slots(table: torch.Tensor, live_seq_lens: torch.Tensor, positions: to
 
 
 def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, positions: torch.Tensor,
-                 live_seq_lens: torch.Tensor, n: int, *, begin: np.ndarray, end: np.ndarray,
+                 live_seq_lens: torch.Tensor, n: int, *, begin: np.ndarray, end: np.ndarray, last: int,
                  max_len: int) -> dict[int, CompressedView]:
     """Views of a window of n rows a request, by one call of ``ops.verify_metadata``.
 
     Args:
         pools: ratio -> table. positions: int64 ``[B * n]``. live_seq_lens: int32 ``[B]``, ``begin`` as a tensor.
-        begin, end: positions of each request's rows, from and to; 0 for padding.
+        begin, end: positions of each request's rows, from and to; 0 for padding. last: the largest end.
     """
     if not pools:
         return {}
-    last = int(end.max(initial=0))
     tables = {ratio: groups.gather(table, group, last // ratio) for ratio, table in pools.items()}
     pages, read = {ratio: table.page for ratio, table in pools.items()}, tables
     if last > max_len:  # the op wants a page for every entry: those past max_len get page 0 here, and no loc below
         read = {ratio: _with_pages_past(table, max_len // ratio, pages[ratio]) for ratio, table in tables.items()}
     starts, locs = window_entries(positions, live_seq_lens, read, pages, n)
-    stored, views = np.minimum(end, max_len), {}
+    stored, views = end if last <= max_len else np.minimum(end, max_len), {}
     for ratio, table in tables.items():
         if last > max_len:
             locs[ratio].masked_fill_(starts[ratio] > max_len - ratio, -1)
-        emits = bool((stored // ratio > begin // ratio).any())
+        emits = bool((stored // ratio != begin // ratio).any())
         views[ratio] = CompressedView(ratio, pages[ratio], table, starts[ratio], locs[ratio], emits)
     return views
 

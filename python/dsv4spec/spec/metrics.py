@@ -2,10 +2,8 @@
 """Counters of a run: each is incremented where the thing happens, none is derived from another."""
 from __future__ import annotations
 
-import contextlib
 import time
 import warnings
-from collections import Counter
 
 FORWARDS = ("target_prefill", "target_decode", "target_verify", "nextn_extend", "nextn_decode")
 COLLAPSE_ROUNDS = 64  # rounds of requests without one accepted draft after which a warning is due
@@ -42,13 +40,9 @@ class Metrics:
         self.decode_seconds, self.decode_tokens = 0.0, 0
         self._warned = False
 
-    @contextlib.contextmanager
-    def phase(self, name: str):
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] += time.perf_counter() - start
+    def phase(self, name: str) -> _Phase:
+        """``with metrics.phase(name)``: the block's host time goes to ``seconds[name]``."""
+        return _Phase(self.seconds, name)
 
     def record_rounds(self, drafted, accepted, kept) -> None:
         """Count one round of some requests; sequences of one number each.
@@ -61,9 +55,9 @@ class Metrics:
         self.rounds += len(kept)
         self.verified_tokens += sum(kept)
         for counts, numbers in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
-            for number, requests in Counter(numbers).items():
+            for number in numbers:
                 for position in range(number):
-                    counts[position] += requests
+                    counts[position] += 1
         if not self._warned and self.rounds >= COLLAPSE_ROUNDS and self.num_steps and not self.accepted_at[0]:
             self._warned = True
             warnings.warn(f"no draft token accepted in {self.rounds} rounds (accept length 1.0): the NextN layer does "
@@ -95,3 +89,16 @@ class Metrics:
 
 def _ratio(above: float, below: float):
     return above / below if below else None
+
+
+class _Phase:
+    __slots__ = ("_seconds", "_name", "_start")
+
+    def __init__(self, seconds: dict[str, float], name: str):
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *error) -> None:
+        self._seconds[self._name] += time.perf_counter() - self._start
