@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -77,5 +77,6 @@ class ForwardBatch:
         queries of their own, each with the keys up to itself. ``counting``: int32 0 .. B. Ids and slots stay those of
         all rows: queries have no use for them."""
         positions = self.positions.index_select(0, picked)
-        return replace(self, positions=positions, query_start_loc=counting,
-                       seq_lens=torch.minimum(self.seq_lens, positions + 1))  # 0 stays: padding
+        seq_lens = torch.minimum(self.seq_lens, positions + 1)  # 0 stays: padding
+        return ForwardBatch(self.mode, self.input_ids, positions, counting, seq_lens, self.live_seq_lens, self.rows,
+                            self.slots, self.table, self.c4, self.c128, self.tree_mask)

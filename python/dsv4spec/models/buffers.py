@@ -58,12 +58,31 @@ class Rows:
         self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
         self.heads = torch.zeros(T, c.num_attention_heads, c.head_dim, **options)
         self.experts = torch.zeros(T, c.hidden_size, **options)
+        self._options, self._products, self._routes = options, {}, {}
         self.counting = torch.arange(T + 1, dtype=torch.int32, device=options["device"])  # one row each
+
+    def product(self, name: str, *widths: int) -> tuple[torch.Tensor, ...]:
+        """Room ``[T, sum of widths]`` for a product that is read before the next one of this name is made, and its parts
+        of each width."""
+        known = self._products.get((name, widths))
+        if known is None:
+            whole = torch.zeros(len(self.counting) - 1, sum(widths), **self._options)
+            known = self._products[name, widths] = (whole, *whole.split_with_sizes(widths, 1))
+        return known
+
+    def route(self, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Room for the experts int32 ``[T, k]`` of a router and their weights float32."""
+        known = self._routes.get(k)
+        if known is None:
+            options = {**self._options, "size": (len(self.counting) - 1, k)}
+            known = self._routes[k] = tuple(torch.zeros(**{**options, "dtype": t}) for t in (torch.int32, torch.float32))
+        return known
 
     def first(self, rows: int) -> Rows:
         """The first ``rows`` rows, in the same memory."""
         view = object.__new__(Rows)
         view.streams, view.heads, view.experts = (x[:rows] for x in (self.streams, self.heads, self.experts))
         view.counting = self.counting[:rows + 1]
+        view._options, view._products, view._routes = self._options, {}, {}
         view.sites = [tuple(x[:rows] for x in site) for site in self.sites]
         return view

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from ..cache import ForwardBatch, KVCache
 from .buffers import Buffers, RopeTables
@@ -43,7 +42,7 @@ class DeepseekV4Target:
         embedding."""
         c = self.config
         ids = batch.input_ids.clamp(0, c.vocab_size - 1)
-        streams = F.embedding(ids, self.embed)[:, None].expand(-1, c.hc_mult, -1)
+        streams = torch.embedding(self.embed, ids)[:, None].expand(-1, c.hc_mult, -1)
         return run_layers(c, self.layers, cache.target, streams, ids, batch, self.tables.of(cache),
                           self.buffers.of(len(ids)))
 

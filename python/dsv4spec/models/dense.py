@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from .. import ops
+from .buffers import Rows
 from .config import DeepseekV4Config
 from .weights import Weights
 
@@ -49,10 +50,11 @@ class Linear:
             self._weight = norm_weight * K ** 0.5
             self._eps = torch.tensor([[(K * eps) ** 0.5]], device=w.device)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """``x`` ``[T, G*K]``, contiguous rows at any pitch -> ``[T, G*N]`` in the dtype of x."""
+    def __call__(self, x: torch.Tensor, room: torch.Tensor | None = None) -> torch.Tensor:
+        """``x`` ``[T, G*K]``, contiguous rows at any pitch -> ``[T, G*N]`` in the dtype of x; in ``room``, if the op makes
+        it."""
         if _by_op("linear", x):
-            return ops.linear(x, self.w, groups=self.groups, norm_weight=self.norm_weight, eps=self.eps)
+            return ops.linear(x, self.w, groups=self.groups, norm_weight=self.norm_weight, eps=self.eps, out=room)
         if self.norm_weight is not None:
             x = self._norm(x)
         w, T, G = self.w if self.w.dtype == x.dtype else self.w.to(x.dtype), x.shape[0], self.groups
@@ -81,11 +83,11 @@ class Router:
         if hashed and not ((self.table >= 0) & (self.table < c.n_routed_experts)).all():
             raise ValueError(f"{prefix}tid2eid: expected expert numbers below {c.n_routed_experts}")
 
-    def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor, room: Rows) -> tuple[torch.Tensor, torch.Tensor]:
         """x ``[T, d]``, token ids int64 ``[T]`` -> experts ``[T, k]`` (integers) and weights float32 ``[T, k]``."""
         if _by_op("route_experts", x):
-            return ops.route_experts(x, self.gate, topk=self.topk, scaling=self.scaling, bias=self.bias,
-                                     table=self.table, ids=None if self.table is None else ids)
+            return ops.route_experts(x, self.gate, topk=self.topk, scaling=self.scaling, bias=self.bias, table=self.table,
+                                     ids=None if self.table is None else ids, out=room.route(self.topk))
         scores = F.softplus(torch.mm(x.float(), self.gate)).sqrt()
         if self.table is None:
             chosen = torch.topk(scores + self.bias, self.topk, dim=1, sorted=False).indices

@@ -95,7 +95,9 @@ class Attention:
         c, ratio = self.c, self.ratio
         H, D = c.num_attention_heads, c.head_dim
         cos_sin = tables.compressed if ratio else tables.plain
-        qr, kv, *wide = self.w_in(x).split_with_sizes(self.widths, 1)
+        whole, *parts = room.product("in", *self.widths)
+        made = self.w_in(x, whole)
+        qr, kv, *wide = parts if made is whole else made.split_with_sizes(self.widths, 1)
         if self.w_fp32 is not None:
             wide = self.w_fp32(x.float()).split_with_sizes(self.fp32_widths, 1)
         ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
@@ -105,7 +107,8 @@ class Attention:
         T = qr.shape[0]
         view = batch.c4 if ratio == 4 else batch.c128
         choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
-        q = (self.wq_b_index if choose else self.wq_b)(qr)
+        wq_b = self.wq_b_index if choose else self.wq_b
+        q = wq_b(qr, room.product("q", wq_b.w.shape[1])[0])
         q_index = q[:, self.q_rows:] if choose else None
         q = (q[:, :self.q_rows] if choose else q).view(T, H, D)
         q = ops.q_norm_rope(q, cos_sin, batch.positions, eps=c.rms_norm_eps, out=q)
@@ -113,14 +116,14 @@ class Attention:
         if not ratio:
             o = ops.swa_paged_attention(q, cache.kv_pages, batch.table, batch.query_start_loc, batch.seq_lens,
                                         tree_mask=batch.tree_mask, **rest)
-            return self._out(o, T)
+            return self._out(o, T, room)
         self.compressor(wide[0], wide[1], cache.state, cache.c_pages, view, batch, cos_sin)
         if ratio == 4:
             self.index_compressor(wide[2], wide[3], cache.index_state, cache.index_pages, view, batch, cos_sin)
         indices = self._choose(q_index, wide[4], view, batch, cache, cos_sin) if choose else None
         o = ops.sparse_paged_attention(q, cache.kv_pages, batch.table, cache.c_pages, view.table, batch.query_start_loc,
                                        batch.seq_lens, ratio=ratio, indices=indices, **rest)
-        return self._out(o, T)
+        return self._out(o, T, room)
 
     def _choose(self, q, weights, view, batch, cache, cos_sin) -> torch.Tensor:
         c = self.c
@@ -128,8 +131,9 @@ class Attention:
             q.view(q.shape[0], c.index_n_heads, c.index_head_dim), weights, cache.index_pages, view.table,
             batch.query_start_loc, batch.seq_lens, ratio=4, topk=c.index_topk, cos_sin=cos_sin)
 
-    def _out(self, o: torch.Tensor, T: int) -> torch.Tensor:
-        return self.wo_b(self.wo_a(o.view(T, self.q_rows)))
+    def _out(self, o: torch.Tensor, T: int, room: Rows) -> torch.Tensor:
+        a = self.wo_a(o.view(T, self.q_rows), room.product("a", self.wo_b.w.shape[0])[0])
+        return self.wo_b(a, room.product("b", self.wo_b.w.shape[1])[0])
 
 
 class MoE:
@@ -156,7 +160,7 @@ class MoE:
                                shared_w2=w(shared + "w2.weight", dtype))
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor, room: Rows) -> torch.Tensor:
-        chosen, weights = self.router(x, ids)
+        chosen, weights = self.router(x, ids, room)
         return ops.moe_experts(x, chosen, weights, self.w13, self.w2, limit=self.limit, out=room.experts,
                                **self.shared)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 
 from .. import ops
 from ..cache import ForwardBatch, KVCache
@@ -61,7 +60,7 @@ class DeepseekV4NextN:
                              f"{c.nextn_hidden_size}] ({c.hc_mult} streams before the hc head), got "
                              f"{list(hidden.shape)}")
         ids = batch.input_ids.clamp(0, c.vocab_size - 1)
-        streams = ops.nextn_fuse_hidden(F.embedding(ids, self.embed), hidden, self.enorm, self.hnorm, self.e_proj,
+        streams = ops.nextn_fuse_hidden(torch.embedding(self.embed, ids), hidden, self.enorm, self.hnorm, self.e_proj,
                                         self.h_proj, eps=c.rms_norm_eps, e_proj_scale=self.e_scale,
                                         h_proj_scale=self.h_scale)
         buffers, pick = self.target.buffers, None
