@@ -53,8 +53,11 @@ once (`dsv4spec bench --list`; the goal is 1.10 where memory is the bound). *vec
 the work is even over the cores used, in brackets in microseconds; *memory*: microseconds.
 
 Rates: Ascend C's guide names {MEMORY / 1e12:.1f} TB/s for global memory and 11.06 TOPS of float for a chip of
-48 vector cores, which is one repeat of 256 bytes a cycle at {CLOCK / 1e9:.1f} GHz; its table of the cube
-names 16 x 16 x 16 multiply-adds a cycle in 16 bit and 16 x 16 x 4 in fp32. It also says that a launch on all
+48 vector cores, which is one repeat of 256 bytes a cycle at {CLOCK / 1e9:.1f} GHz. The documentation's table of vector
+instructions gives most of them that; 2 cycles take a repeat of floats of Exp, Ln, Sqrt, Div and MulAddDst, 7 one
+that is reduced to a value, 12.8 one of Gather. What an instruction takes to start, and how long one waits for the
+result of another, is documented nowhere and not counted. The table of the cube names 16 x 16 x 16 multiply-adds
+a cycle in 16 bit and 16 x 16 x 4 in fp32. It also says that a launch on all
 cores takes {START_US:.0f} us before a kernel does anything, so that everything below that is bound by the
 launch. Bytes that several cores read from the second-level cache count here as if they came from memory.
 Stalls between the pipes, and how well bursts use the bandwidth, are not in these figures: a device has not

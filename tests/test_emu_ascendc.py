@@ -250,5 +250,9 @@ def test_counters(emu):
     counters = emu.counters()["v_after_v"]
     assert counters["launches"] == 1 and counters["bytes"]["MTE2"] == counters["bytes"]["MTE3"] == 256
     assert counters["vector_repeats"] == 2 and counters["instructions"]["V"] == 2 and counters["barriers"] == 1
+    # Cycles by the documentation's table: one a repeat, 7 to reduce it, 5 elements of Gather each.
+    for case, cycles in {"v_after_v": 2, "brcb_in_place": 1, "reduce_in_place": 7, "gather_bounds": 14}.items():
+        emu.clear()
+        assert run(emu, case, 0) == 0 and emu.counters()[case]["vector_cycles"] == cycles, case
     emu.clear()
     assert emu.counters() == {}

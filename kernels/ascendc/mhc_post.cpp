@@ -5,10 +5,10 @@
 // its channels of all streams before it writes them, so `out` may be `residual`. Contract: include/dsv4spec/mhc.h.
 //
 // Flash (d 4096, hc 4, bf16), 48 cores, one launch; rates as in mhc_pre.cpp:
-//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector repeats        bound
-//     1         0.07 MB          0.08 MB               0 us         0.002 M, 0.1 us     launch
-//    64         4.72 MB          4.73 MB              3.0 us        0.12 M,  1.4 us     memory
-//  4096          302 MB           303 MB              189 us         7.6 M,   88 us     memory
+//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector cycles         bound
+//     1         0.07 MB          0.08 MB               0 us         0.003 M, 0.1 us     launch
+//    64         4.72 MB          4.73 MB              3.0 us        0.18 M,  2.1 us     memory
+//  4096          302 MB           303 MB              189 us        11.8 M,  137 us     memory
 //
 // Unified buffer, bytes a channel of a tile (hc = 4; at most 2048 channels, so 144 KB of 183.75; and 3 for coefficients):
 //            in (2 buffers)   out (2 buffers)   floats of in   sums

@@ -5,11 +5,11 @@
 // include/dsv4spec/mhc.h.
 //
 // Flash (d 4096, hc 4, bf16, norm), 48 cores:
-//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector repeats        bound
-//     1         1.66 MB          1.76 MB              1.0 us        0.013 M,   3 us     sinkhorn's 160 dependent steps
-//    16         2.89 MB          3.12 MB              1.8 us        0.17 M,  2.8 us     launch, vector
-//    64         6.83 MB          7.76 MB              4.3 us        0.68 M, 11.9 us     launch, vector
-//  4096          338 MB           511 MB              211 us        42.7 M,  494 us     vector; two launches
+//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector cycles         bound
+//     1         1.66 MB          1.76 MB              1.0 us        0.026 M,   4 us     sinkhorn's 160 dependent steps
+//    16         2.89 MB          3.12 MB              1.8 us        0.36 M,  6.3 us     launch, vector
+//    64         6.83 MB          7.76 MB              4.3 us        1.45 M,   25 us     launch, vector
+//  4096          338 MB           511 MB              211 us        91.3 M, 1057 us     vector; two launches
 #include "mhc_kernels.h"
 
 #define ENTRY(suffix, T)                                                                                     \

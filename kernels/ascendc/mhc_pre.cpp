@@ -2,9 +2,10 @@
 // mhc_pre: input y of a sub-layer and the coefficients post and comb of its closing mix, from the residual streams.
 // Contract: include/dsv4spec/mhc.h.
 //
-// Up to 64 tokens: one launch whose cores meet (mhc_once.h, mhc_pre_once.cpp). x is read once and fn once; a token of
-// d channels costs d / 128 * 25 floats of partial sums there and back, 25 / 128 of them the reason why slices are not
-// finer: at Flash 32 of 48 cores own one, and one more a group of 8 tokens makes its coefficients.
+// Up to 64 tokens (Pro, where 8 of 48 cores own two slices: 43): one launch whose cores meet (mhc_once.h). x and fn are
+// read once. At Flash 32 of 48 cores own a slice of 128 channels, and one more a group of 8 tokens makes its
+// coefficients; slices of 64 would leave the busiest core as much to do and double the partial sums (25 floats a token
+// and slice, there and back).
 // More tokens, or CANN 8 (whose launches can't wait for room for all their blocks, so that two of them in two streams
 // could wait for each other's cores for ever): two launches a turn of tokens (4096, or as many as 96 MB of rows hold),
 // nobody waiting: partial sums by slices of 128 channels (mhc_project.h), then y on most cores and post and comb on an
@@ -13,25 +14,27 @@
 // tokens: 192 of them at 4096 tokens. Both ways give the same bits.
 //
 // The 24 columns are summed on the vector cores, however many tokens there are. The cube would be the faster place
-// from a few hundred on: at 4096 tokens 6400 of a token's 8545 repeats are products, 300 us of 48 vector cores, against
-// 30 us of 24 cubes for fn as three bf16 parts (80 columns, 13 cycles a token) and 49 us in fp32. But the bits of a row
-// may not depend on how many others there are, so few tokens would have to go the same way, and there fn's 1.6 MB are
-// all that counts: as three parts they are split, written and read again (4 times the fewest bytes at T = 1), and in
-// fp32, where fn goes as it is, x of 16 bit passes through scratch as fp32 (twice the fewest bytes at T = 16). The cube
-// also takes NaN among its inputs for an error, by its page, where here a row's NaN must stay in its row.
+// from some 16 tokens on: of a token's 19 400 cycles 18 400 are products and their sums over lanes, 870 us of 48
+// vector cores at 4096 tokens, against 30 us of 24 cubes for fn as three bf16 parts (80 columns, 13 cycles a token)
+// and 49 us in fp32. But the bits of a row may not depend on how many others there are, so few tokens would have to go
+// the same way, and there fn's 1.6 MB are all that counts: as three parts they are split, written and read again (4
+// times the fewest bytes at T = 1), and in fp32, where fn goes as it is, x of 16 bit passes through scratch as fp32
+// (twice the fewest bytes at T = 16). The cube also may take NaN among its inputs for an error, by its page, where here
+// a row's NaN must stay in its row.
 //
-// Flash (d 4096, hc 4, bf16, norm), 48 cores. Rates: 1.6 TB/s global memory, 7 TB/s second-level cache, 11.06 TOPS of
-// fp32, that is a 64-lane multiply-add a cycle a core at 1.8 GHz (Ascend C guide: L2 cache, analysis of figures).
-//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector repeats        bound
-//     1         1.62 MB          1.72 MB              1.0 us        0.011 M,   3 us     sinkhorn's 160 dependent steps
-//    16         2.24 MB          2.43 MB              1.4 us        0.14 M,  2.3 us     launch, vector
-//    64         4.21 MB          4.97 MB             2.6 us        0.56 M,  9.7 us     launch, vector
-//  4096          170 MB           338 MB              106 us        35.0 M,  405 us     vector; two launches
+// Flash (d 4096, hc 4, bf16, norm), 48 cores. Rates: 1.6 TB/s global memory, 7 TB/s second-level cache, 1.8 GHz (Ascend
+// C guide: L2 cache, analysis of figures); cycles by its table of vector instructions: 2 for MulAddDst and Div, 7 for
+// the sum of 64 lanes, 1 for most.
+//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector cycles         bound
+//     1         1.62 MB          1.72 MB              1.0 us        0.023 M,   4 us     sinkhorn's 160 dependent steps
+//    16         2.24 MB          2.43 MB              1.4 us        0.31 M,  5.5 us     launch, vector
+//    64         4.21 MB          4.97 MB              2.6 us        1.26 M,   22 us     launch, vector
+//  4096          170 MB           338 MB              106 us        79.4 M,  919 us     vector; two launches
 // What is moved beyond the fewest is, in one launch, partial sums, weights (16 bytes a token for each core) and sums of
 // squares (128 bytes a token for each core); in two, x a second time, fn once a core, and partial sums.
 //
 // Unified buffer, KB of 183.75 (192 less the 8.25 that the compiler keeps; hc 4, 16 bit). One launch, 64 tokens:
-//   kept rows 64, and a pool that the steps share: 117 | with mix 111
+//   kept rows 64, and a pool that the steps share: 116 | with mix 107
 //     step 1: fn 48, floats of x 16 | 8, sums of lanes 50 | 25, out 2 x 0.8, mix: coefficients 12.5, x 2 x 4, y 4
 //     step 2: weights 8 + 2, coefficients as MhcMix below
 //     step 3: weights 8 + 1, x 16, y 4, sums of squares 0.3 and of all slices 8

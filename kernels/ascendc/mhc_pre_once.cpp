@@ -5,8 +5,8 @@
 
 #define ENTRY(suffix, T)                                                                                     \
   extern "C" DSV4_VECTOR_MEETING void dsv4_mhc_pre_once_##suffix(                                            \
-      GM_ADDR residual, GM_ADDR fn, GM_ADDR base, GM_ADDR scale, GM_ADDR norm, GM_ADDR y, GM_ADDR post, GM_ADDR comb,\
-      GM_ADDR workspace, MhcOnceTiling tiling) {                                                             \
+      GM_ADDR residual, GM_ADDR fn, GM_ADDR base, GM_ADDR scale, GM_ADDR norm, GM_ADDR y, GM_ADDR post,      \
+      GM_ADDR comb, GM_ADDR workspace, MhcOnceTiling tiling) {                                               \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIV_1_0);                                                       \
     const dsv4_ascend::MhcInputs in{residual, fn, base, scale, norm, workspace};                             \
     dsv4_ascend::MhcOnce<T, false>(in, {}, {y, post, comb}, tiling).run();                                   \

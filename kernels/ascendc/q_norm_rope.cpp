@@ -4,11 +4,11 @@
 // total % cores of which take one more. Angles are loaded once a token and core. Contract: include/dsv4spec/attention.h.
 //
 // Flash (64 heads of 512, R 64, bf16), 48 cores, one launch; rates as in mhc_pre.cpp:
-//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector repeats        bound
-//     1         0.13 MB          0.14 MB              0.1 us        0.003 M, 0.1 us     launch
-//    64         8.41 MB          8.41 MB              5.3 us        0.16 M,  1.8 us     memory
-//  4096          538 MB           538 MB              336 us         9.8 M,  114 us     memory
-// (a Gather counts 64 lanes a repeat; its real rate is not documented: 2 of the 38 repeats of a row.)
+//     T      fewest bytes   moved by MTE2 + MTE3   floor, bytes   vector cycles         bound
+//     1         0.13 MB          0.14 MB              0.1 us        0.006 M, 0.1 us     launch
+//    64         8.41 MB          8.41 MB              5.3 us        0.26 M,  3.0 us     memory
+//  4096          538 MB           538 MB              336 us        16.5 M,  191 us     memory
+// (a Gather takes 12.8 cycles a repeat, most take one.)
 //
 // Unified buffer, KB of 184, 16 heads of 512: q 2 x 16, out 2 x 16, floats 32, squares 4, swapped 4, places 4.5,
 // angles and signs 2, factors 1 = 112 (16 bit), 146 (fp32: no floats, queues of 2 x 32).

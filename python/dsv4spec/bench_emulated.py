@@ -19,7 +19,8 @@ from .bench_check import difference
 
 # Documented by Ascend C's guide for one chip with 48 vector cores ("Analysing performance data"): 1.8 TB/s between global
 # memory and all cores, 11.06 TOPS of float on the vector cores. 48 cores of 64 lanes, a multiply and an add each, make
-# that at 1.8 GHz: one repeat (256 bytes) a cycle. The cube does 16 x 16 x 16 multiply-adds a cycle in 16 bit and
+# that at 1.8 GHz: one repeat (256 bytes) a cycle; slower instructions are counted by the table "Theoretical performance
+# of vector instructions". The cube does 16 x 16 x 16 multiply-adds a cycle in 16 bit and
 # 16 x 16 x 4 in fp32 ("Theoretical performance of cube instructions"); 24 of them.
 VECTOR_CORES, CUBE_CORES, CLOCK, MEMORY = 48, 24, 1.8e9, 1.8e12
 MOST_FLOPS, MOST_BYTES = 4e8, 2e8  # of a case that is emulated in seconds
@@ -63,7 +64,7 @@ class AscendCost:
     launches: int
     blocks: int
     moved: int     # bytes between global and local memory, by MTE2, MTE3 and the cube's output
-    vector: int    # repeats of one vector core, if all have the same
+    vector: int    # cycles of one vector core, if all have the same
     cube: int      # cycles of one cube core, likewise
     us: dict[str, float]
 
@@ -93,7 +94,7 @@ def ascend_cost(case: Case, lib: Library) -> AscendCost:
     blocks = max(r["blocks"] // r["launches"] for r in rows)
     mixed = any(r["cube_steps"] for r in rows)
     vector_cores = min(VECTOR_CORES, blocks * (2 if mixed else 1))
-    vector = -(-sum(r["vector_repeats"] for r in rows) // vector_cores)
+    vector = -(-sum(r["vector_cycles"] for r in rows) // vector_cores)
     # A step is 16 x 16 outputs by 32 bytes of depth: a cycle in 16 bit, two in fp32.
     steps = sum(r["cube_steps"] * (2 if name.endswith("_f32") else 1) for name, r in counters.items())
     cube = -(-steps // min(CUBE_CORES, blocks))

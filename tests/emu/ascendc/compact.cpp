@@ -78,7 +78,7 @@ uint64_t gather_mask(Type type, const Slice& dst, const Slice& src, const Slice*
   run_compact(&c);
   check_inside(api, "dst", dst, 0, kept * element);
   core->touch(dst.space, dst.address, static_cast<uint32_t>(kept * element), true);
-  core->counters.vector_repeats += repeats * ((lanes + whole - 1) / whole);
+  count_repeats(repeats * ((lanes + whole - 1) / whole), 2 * kOneCycle);
   core->counter_mode = false;
   return kept;
 }

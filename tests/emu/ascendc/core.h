@@ -78,6 +78,7 @@ struct Slot {
 
 struct Counters {
   uint64_t bytes[kPipes] = {}, instructions[kPipes] = {};
+  uint64_t vector_tenths = 0;              // of cycles of the vector unit, as documented for each instruction
   uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, cube_steps = 0, stalls = 0,
            barriers = 0;
 };

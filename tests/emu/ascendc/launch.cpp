@@ -23,7 +23,8 @@ std::map<std::string, KernelCounters> g_counters;
 
 void add(Counters& sum, const Counters& c) {
   for (int p = 0; p < kPipes; ++p) sum.bytes[p] += c.bytes[p], sum.instructions[p] += c.instructions[p];
-  sum.vector_repeats += c.vector_repeats, sum.scalar_local += c.scalar_local, sum.scalar_global += c.scalar_global;
+  sum.vector_tenths += c.vector_tenths, sum.vector_repeats += c.vector_repeats;
+  sum.scalar_local += c.scalar_local, sum.scalar_global += c.scalar_global;
   sum.cube_macs += c.cube_macs, sum.cube_steps += c.cube_steps, sum.stalls += c.stalls, sum.barriers += c.barriers;
 }
 
@@ -96,6 +97,7 @@ std::string counters() {
         "\"" + name + "\":{\"launches\":" + std::to_string(c.launches) + ",\"blocks\":" + std::to_string(c.blocks) +
         ",\"bytes\":" + list(c.sum.bytes) + ",\"instructions\":" + list(c.sum.instructions) +
         ",\"vector_repeats\":" + std::to_string(c.sum.vector_repeats) +
+        ",\"vector_cycles\":" + std::to_string((c.sum.vector_tenths + 9) / 10) +
         ",\"scalar_local\":" + std::to_string(c.sum.scalar_local) +
         ",\"scalar_global\":" + std::to_string(c.sum.scalar_global) +
         ",\"cube_macs\":" + std::to_string(c.sum.cube_macs) + ",\"cube_steps\":" + std::to_string(c.sum.cube_steps) +

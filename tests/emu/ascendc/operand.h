@@ -32,6 +32,10 @@ void check_overlap(const char* api, const Operand& dst, const Operand& src, cons
 void check_results_apart(const char* api, const Slice& dst, uint32_t bytes, uint32_t step, const Operand& src,
                          const Shape& shape, uint32_t lanes, bool earlier);
 void touch_vector(const Operand& o, const Shape& shape, uint32_t lanes);
-void count_repeats(const Shape& shape, uint32_t lanes);
+// Tenths of a cycle that a repeat takes by the documentation's table of vector instructions, from the elements a cycle.
+constexpr uint32_t tenths_of(uint32_t lanes, uint32_t elements_a_cycle) { return lanes * 10 / elements_a_cycle; }
+constexpr uint32_t kOneCycle = 10;
+void count_repeats(uint64_t repeats, uint32_t tenths);
+void count_repeats(const Shape& shape, uint32_t lanes, uint32_t tenths = kOneCycle);
 
 }  // namespace ascend_emu

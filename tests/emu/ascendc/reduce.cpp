@@ -9,6 +9,8 @@
 namespace ascend_emu {
 namespace {
 
+constexpr uint32_t kTreeTenths = 7 * kOneCycle;  // a repeat down to one value
+
 struct Reduce {
   char *dst, *src, *work;
   uint64_t mask[2];
@@ -175,7 +177,7 @@ void reduce(const char* api, Reduction op, Type type, const Slice& dst, const Sl
     core->touch(work.space, work.address, r.work_bytes, true);
   }
   core->touch(dst.space, dst.address, r.element * (with_index ? 2u : 1u), true);
-  count_repeats(shape, r.lanes);
+  count_repeats(shape, r.lanes, kTreeTenths);  // each repeat is reduced, and then what they give
   core->submit(&run_reduce, r);
 }
 
@@ -206,7 +208,7 @@ void reduce_groups(const char* api, Reduction op, Type type, const Slice& dst, c
       if (any) core->touch(dst.space, dst.address + i * r.dst_step + g * r.element,
                            group == kRepeatBytes ? results * r.element : r.element, true);
     }
-  count_repeats(shape, r.lanes);
+  count_repeats(shape, r.lanes, group == kRepeatBytes || (group == kBlockBytes && r.element == 2) ? kTreeTenths : kOneCycle);
   core->submit(&run_groups, r);
 }
 

@@ -236,7 +236,7 @@ void gather(Type type, const Slice& dst, const Slice& src, const Slice& offsets,
   touch_vector(o, of_offsets, lanes);
   core->touch(src.space, src.address, src.bytes, false, false);  // which of them, the offsets will say
   touch_vector(d, shape, lanes);
-  count_repeats(shape, lanes);
+  count_repeats(shape, lanes, tenths_of(lanes, 5));
   core->submit(&run_gather, GatherOp{local(dst),
                                      local(src),
                                      local(offsets),
@@ -271,7 +271,7 @@ void broadcast_blocks(Type type, const Slice& dst, const Slice& src, uint32_t re
   for (uint32_t r = 0; r < repeat; ++r)
     for (uint32_t b = 0; b < 8; ++b)
       core->touch(dst.space, dst.address + (r * dst_repeat + b * dst_block) * kBlockBytes, kBlockBytes, true);
-  core->counters.vector_repeats += repeat;
+  count_repeats(repeat, kOneCycle);
   core->submit(&run_spread, Spread{local(dst), local(src), repeat, size, dst_block, dst_repeat});
 }
 
@@ -297,7 +297,7 @@ void transpose16(const Slice& dst, const Slice& src) {
   }
   core->touch(src.space, src.address, 512, false);
   core->touch(dst.space, dst.address, 512, true);
-  core->counters.vector_repeats += 2;
+  count_repeats(2, kOneCycle);
   core->submit(&run_transpose, Square{local(dst), local(src)});
 }
 

@@ -193,14 +193,18 @@ void check_results_apart(const char* api, const Slice& dst, uint32_t bytes, uint
   }
 }
 
-void count_repeats(const Shape& shape, uint32_t lanes) {
-  core->counters.vector_repeats += repeats_of(shape, lanes);
+void count_repeats(uint64_t repeats, uint32_t tenths) {
+  core->counters.vector_repeats += repeats;
+  core->counters.vector_tenths += repeats * tenths;
+}
+void count_repeats(const Shape& shape, uint32_t lanes, uint32_t tenths) {
+  count_repeats(repeats_of(shape, lanes), tenths);
 }
 
 namespace {
 
 void issue(const char* api, const void* pc, Flat run, uint64_t scalar, Operand* operands, int n, const Shape& shape,
-           bool may_accumulate, bool reads_dst) {
+           bool may_accumulate, bool reads_dst, uint32_t slower = 1) {
   need_vector_unit(api);
   core->begin_op(kV, api, pc);
   if (shape.counted ? !shape.count : !shape.repeat || !(shape.mask[0] | shape.mask[1])) return;
@@ -240,7 +244,7 @@ void issue(const char* api, const void* pc, Flat run, uint64_t scalar, Operand* 
     touch_vector(d, shape, lanes);
   }
   touch_vector(operands[0], shape, lanes);
-  count_repeats(shape, lanes);
+  count_repeats(shape, lanes, slower * kOneCycle);
   core->submit(&run_vector, v);
 }
 
@@ -254,8 +258,10 @@ void elementwise(const char* api, Math op, Type dst_type, Type src_type, const S
                          {src1 ? "src0" : "src", src0, size_of(src_type), shape.src0_block, shape.src0_repeat, false},
                          {"src1", src1, size_of(src_type), shape.src1_block, shape.src1_repeat, false}};
   const bool accumulates = op <= Math::Min && op != Math::Div && dst_type != Type::i16;
+  // 32 elements a cycle, whatever their size, or half of what others do.
+  const bool by_32 = op == Math::Exp || op == Math::Ln || op == Math::Sqrt || op == Math::Div;
   issue(api, __builtin_return_address(0), run, scalar, operands, 3, shape, accumulates,
-        op == Math::Axpy || op == Math::MulAddDst);
+        op == Math::Axpy || op == Math::MulAddDst, by_32 ? 8 / size_of(dst_type) : op == Math::MulAddDst ? 2 : 1);
 }
 
 void cast(const Slice& dst, Type dst_type, const Slice& src, Type src_type, int mode, const Shape& shape) {
