@@ -6,8 +6,9 @@
 // and rounded, to one of two buffers while the stage before is multiplied. Weights are the M side of the
 // products (a warp's 16 channels), rows the N side, so one token of four streams fills half a tile instead of
 // a quarter. The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The
-// parts of k are added in their order by the last block of an output tile to come there. Parts depend on d
-// alone, and every output is summed alike in every tile shape: bits do not depend on the batch.
+// parts of k are added in their order, by the last block of an output tile to come there or by the one that does all
+// of them. Parts depend on d alone, and every output is summed alike in every tile shape: bits do not depend on the
+// batch.
 #pragma once
 #include "fuse_tile.cuh"
 
@@ -29,6 +30,7 @@ struct FuseShape {
   static constexpr int kRowsAtOnce = kFuseThreads / kRowVectors;
   static constexpr int kVectors = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;  // a thread's, of a stage of rows
   static constexpr int kSmem = kStages * kStageBytes + 2 * kRows * kRowBytes + 2 * kRows * 4;
+  static constexpr int kSums = kRows * kFuseChannels * 4;  // more, for a block that does all parts
 };
 
 DSV4_DEVICE uint4 load_raw(const bf16* p, bool vector) {
@@ -117,11 +119,12 @@ DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_coun
   }
 }
 
-// Grid: (chunks of kRows / hc tokens from token0, tiles of channels, parts of k). A part has room for
-// `row_room` rows.
+// Grid: (chunks of kRows / hc tokens, tiles of channels, parts of k), a part with room for `row_room` rows. With
+// `parts` > 0 a block does so many, one after the other, their sum in shared memory: many rows fill the device without
+// the split. Both add the same numbers in the same order.
 template <Dtype kWeight, int NJ>
 __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
-    fuse_mma_kernel(FuseView v, int64_t token0, int part_depth, int row_room) {
+    fuse_mma_kernel(FuseView v, int parts, int part_depth, int row_room) {
   using S = FuseShape<kWeight, NJ>;
   DYN_SMEM(unsigned char, stages);
   unsigned char* buffers = stages + S::kStages * kStageBytes;
@@ -129,14 +132,15 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
   __shared__ int last;
 
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t t0 = token0 + static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
   const int64_t left = v.T - t0;
   const int tokens = left < S::kRows >> v.hc_log2 ? static_cast<int>(left) : S::kRows >> v.hc_log2;
-  const int channel0 = blockIdx.y * kFuseChannels, k0 = blockIdx.z * part_depth;
+  const int channel0 = blockIdx.y * kFuseChannels;
   const int channel = channel0 + warp * 16 + lane / 4;  // and channel + 8
   const bool busy = channel0 + warp * 16 < v.d;
-  const int depth = k0 + part_depth < v.d ? part_depth : v.d - k0;
-  const int steps = (depth + S::kDepth - 1) / S::kDepth;  // of one side
+  int k0 = blockIdx.z * part_depth;
+  auto steps_of = [&](int k) { return ((k + part_depth < v.d ? part_depth : v.d - k) + S::kDepth - 1) / S::kDepth; };
+  int steps = steps_of(k0);  // of one side of the part
 
   auto side_of = [&](int step) { return step >= steps ? 1 : 0; };
   auto k_of = [&](int step) { return k0 + (step >= steps ? step - steps : step) * S::kDepth; };
@@ -159,10 +163,13 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     }
   };
 
-  for (int step = 0; step < S::kStages - 1; ++step) {
-    if (step < 2 * steps) fetch_weights(step);
-    cp_async_commit();
-  }
+  auto first_weights = [&] {
+    for (int step = 0; step < S::kStages - 1; ++step) {
+      if (step < 2 * steps) fetch_weights(step);
+      cp_async_commit();
+    }
+  };
+  first_weights();
   if (NJ == 1) {  // few rows: every block norms them itself while the first weights are under way
     for (int r = warp; r < tokens + rows_of(1); r += kFuseThreads / kWarp) {
       const int side = r >= tokens, row = side ? r - tokens : r;
@@ -177,62 +184,74 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
   }
   __syncthreads();
 
-  RowsInFlight<S> next;
-  next.fetch(v, 0, first_row(0), rows_of(0), k_of(0), channel);
-  next.store(buffer_of(0), inverse_rms, rows_of(0), fill_of(0));
-
-  // Sums of weights of a byte are scaled stage by stage into `sums`; those of bf16 stay where they are.
-  float acc[NJ][4] = {}, sums[NJ][4] = {};
-  auto& total = S::kSize == 1 ? sums : acc;
-  for (int step = 0; step < 2 * steps; ++step) {
-    const int side = side_of(step), tiles = (rows_of(side) + 7) / 8;
-    cp_async_wait<S::kStages - 2>();
-    __syncthreads();
-    if (step + S::kStages - 1 < 2 * steps) fetch_weights(step + S::kStages - 1);
-    cp_async_commit();
-    const float scale[2] = {next.scale[0], next.scale[1]};
-    const bool more = step + 1 < 2 * steps;
-    const int next_side = side_of(step + 1);
-    if (more) next.fetch(v, next_side, first_row(next_side), rows_of(next_side), k_of(step + 1), channel);
-
-    if (busy) {
-      if (step == steps) {
-        if (v.hc_log2 == 1) spread_tokens<1>(total, tiles);
-        if (v.hc_log2 == 2) spread_tokens<2>(total, tiles);
-      }
-      const unsigned char* weights = stages + step % S::kStages * kStageBytes + warp * 16 * kStageRowBytes;
-      mma_stage<kWeight>(acc, weights, buffer_of(step), tiles);
-      if (S::kSize == 1) {
-#pragma unroll
-        for (int j = 0; j < NJ; ++j) {
-          if (j >= tiles) break;
-#pragma unroll
-          for (int c = 0; c < 4; ++c) sums[j][c] = fmaf(acc[j][c], scale[c / 2], sums[j][c]), acc[j][c] = 0;
-        }
-      }
-    }
-    if (more)
-      next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side),
-                 fill_of(next_side));
-  }
-
   const int64_t column = static_cast<int64_t>(blockIdx.x) * gridDim.y + blockIdx.y;
   const int64_t part_size = static_cast<int64_t>(row_room) * kFuseChannels;
-  float* parts = v.partials + column * gridDim.z * part_size;
+  float* in_memory = v.partials + column * gridDim.z * part_size;  // [part][row][channel]
+  float* in_block = reinterpret_cast<float*>(stages + S::kSmem);   // [row][channel]
   const int rows = rows_of(1);
-  if (busy) {
-    float* part = parts + blockIdx.z * part_size + warp * 16 + lane / 4;
+  RowsInFlight<S> next;
+#pragma unroll 1
+  for (int part = 0;;) {
+    next.fetch(v, 0, first_row(0), rows_of(0), k_of(0), channel);
+    next.store(buffer_of(0), inverse_rms, rows_of(0), fill_of(0));
+
+    // Sums of weights of a byte are scaled stage by stage into `sums`; those of bf16 stay where they are.
+    float acc[NJ][4] = {}, sums[NJ][4] = {};
+    auto& total = S::kSize == 1 ? sums : acc;
+    for (int step = 0; step < 2 * steps; ++step) {
+      const int side = side_of(step), tiles = (rows_of(side) + 7) / 8;
+      cp_async_wait<S::kStages - 2>();
+      __syncthreads();
+      if (step + S::kStages - 1 < 2 * steps) fetch_weights(step + S::kStages - 1);
+      cp_async_commit();
+      const float scale[2] = {next.scale[0], next.scale[1]};
+      const bool more = step + 1 < 2 * steps;
+      const int next_side = side_of(step + 1);
+      if (more) next.fetch(v, next_side, first_row(next_side), rows_of(next_side), k_of(step + 1), channel);
+
+      if (busy) {
+        if (step == steps) {
+          if (v.hc_log2 == 1) spread_tokens<1>(total, tiles);
+          if (v.hc_log2 == 2) spread_tokens<2>(total, tiles);
+        }
+        const unsigned char* weights = stages + step % S::kStages * kStageBytes + warp * 16 * kStageRowBytes;
+        mma_stage<kWeight>(acc, weights, buffer_of(step), tiles);
+        if (S::kSize == 1) {
 #pragma unroll
-    for (int j = 0; j < NJ; ++j)
+          for (int j = 0; j < NJ; ++j) {
+            if (j >= tiles) break;
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int row = 8 * j + lane % 4 * 2 + c % 2;
-        if (row < rows) part[row * kFuseChannels + c / 2 * 8] = total[j][c];
+            for (int c = 0; c < 4; ++c) sums[j][c] = fmaf(acc[j][c], scale[c / 2], sums[j][c]), acc[j][c] = 0;
+          }
+        }
       }
+      if (more)
+        next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side),
+                   fill_of(next_side));
+    }
+    if (busy) {
+      float* to = (parts ? in_block : in_memory + blockIdx.z * part_size) + warp * 16 + lane / 4;
+#pragma unroll
+      for (int j = 0; j < NJ; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int row = 8 * j + lane % 4 * 2 + c % 2, at = row * kFuseChannels + c / 2 * 8;
+          if (row < rows) to[at] = part ? to[at] + total[j][c] : total[j][c];
+        }
+    }
+    if (++part >= parts) break;
+    __syncthreads();  // nobody reads the last stages any more
+    k0 += part_depth, steps = steps_of(k0);
+    first_weights();
+  }
+
+  if (parts) {
+    __syncthreads();
+    return write_sums(v, in_block, 1, 0, first_row(1), rows, channel0);
   }
   if (!is_last_block(v.tickets + column, gridDim.z, &last)) return;
   if (threadIdx.x == 0) v.tickets[column] = 0;
-  write_sums(v, parts, gridDim.z, part_size, first_row(1), rows, channel0);
+  write_sums(v, in_memory, gridDim.z, part_size, first_row(1), rows, channel0);
 }
 
 }  // namespace dsv4::cuda

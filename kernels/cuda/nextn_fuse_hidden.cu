@@ -8,10 +8,10 @@
 //          1    67.1 | 33.6 MB         0.07 MB          0.17 G   14.0 |  7.0 us   bound by the weights
 //         16    67.1 | 33.6 MB         1.2 MB           2.7 G    14.2 |  7.2 us   bound by the weights
 //         64    67.1 | 33.6 MB         4.7 MB          10.7 G    15.0 | 10.9 us   e4m3: bound by the products
-// Besides, the parts of k go through L2: 4 x 64 KB a token, written and read.
+// Besides, up to 256 stream rows the parts of k go through L2: 4 x 64 KB a token, written and read.
 // Launches: up to 8 stream rows a memset and one kernel, whose blocks make the norms themselves; beyond, a
-// kernel that makes one float a row, then a kernel for every 256 stream rows, which read the weights from
-// memory once.
+// kernel that makes one float a row, then one for the products. Past 256 rows its blocks do all parts of k, and
+// the weights come from L2 for every 128 rows.
 // Shared memory: up to 8 rows six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages
 // and 32 or 64 KB of rows, one block an SM. 80 or 64 KB of weights are under way in every block.
 // fp32 rows or weights, and weights that do not lie on 16 bytes, take the exact path: a kernel that makes one
@@ -25,7 +25,7 @@ namespace {
 
 using Params = NextnFuseHiddenParams;
 constexpr int kNarrowRows = 8, kWideRows = 128;
-constexpr int kChunksAtOnce = 2;  // wide chunks of a launch share the weights in L2; scratch is per chunk
+constexpr int kSplitRows = 256;   // up to here blocks share the parts of k; each chunk then has scratch
 
 int64_t element_size(Dtype dtype) { return dtype == kF32 ? 4 : dtype == kBF16 ? 2 : 1; }
 
@@ -37,7 +37,7 @@ bool on_tensor_cores(const Params& p) {
 
 // The scratch and the grid.
 struct Plan {
-  bool narrow;
+  bool narrow, split;
   int64_t rows, tiles, depth, parts, chunks, row_room;
   uint64_t tickets_at, partials_at, bytes;
 
@@ -48,12 +48,13 @@ struct Plan {
     depth = p.d <= 8192 ? 1024 : 1024 * ceil_div<int64_t>(p.d, 4096);
     parts = ceil_div(p.d, depth);
     tiles = ceil_div<int64_t>(p.d, kFuseChannels);
-    chunks = narrow ? 1 : std::min<int64_t>(kChunksAtOnce, ceil_div<int64_t>(rows, kWideRows));
+    chunks = narrow ? 1 : ceil_div<int64_t>(rows, kWideRows);
+    split = rows <= kSplitRows;
     row_room = std::min<int64_t>(rows, kWideRows);
     tickets_at = (4 * (p.T + rows) + 255) / 256 * 256;
     partials_at = tickets_at + (4 * chunks * tiles + 255) / 256 * 256;
     const uint64_t partials = chunks * tiles * parts * row_room * kFuseChannels;
-    bytes = on_tensor_cores(p) ? partials_at + 4 * partials : tickets_at;
+    bytes = on_tensor_cores(p) && split ? partials_at + 4 * partials : tickets_at;
   }
 };
 
@@ -98,28 +99,24 @@ cudaError_t launch_exact(const FuseView& v, const Plan& plan, cudaStream_t strea
 }
 
 template <Dtype kWeight, int NJ>
-cudaError_t launch_chunks(const FuseView& v, const Plan& plan, cudaStream_t stream) {
+cudaError_t launch_products(const FuseView& v, const Plan& plan, cudaStream_t stream) {
   using S = FuseShape<kWeight, NJ>;
-  const int64_t chunk = S::kRows >> v.hc_log2, step = chunk * plan.chunks;
-  for (int64_t token = 0; token < v.T; token += step) {
-    const dim3 grid(static_cast<unsigned>(std::min(plan.chunks, ceil_div(v.T - token, chunk))),
-                    static_cast<unsigned>(plan.tiles), static_cast<unsigned>(plan.parts));
-    const cudaError_t e = launch(&fuse_mma_kernel<kWeight, NJ>, grid, kFuseThreads, S::kSmem, stream, v,
-                                 token, static_cast<int>(plan.depth), static_cast<int>(plan.row_room));
-    if (e != cudaSuccess) return e;
-  }
-  return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>(plan.chunks), static_cast<unsigned>(plan.tiles),
+                  static_cast<unsigned>(plan.split ? plan.parts : 1));
+  const int in_block = plan.split ? 0 : static_cast<int>(plan.parts);
+  return launch(&fuse_mma_kernel<kWeight, NJ>, grid, kFuseThreads, S::kSmem + (plan.split ? 0 : S::kSums), stream, v,
+                in_block, static_cast<int>(plan.depth), static_cast<int>(plan.row_room));
 }
 
 template <Dtype kWeight>
 cudaError_t launch_mma(const FuseView& v, const Plan& plan, cudaStream_t stream) {
-  const int64_t tickets = plan.chunks * plan.tiles;
+  const int64_t tickets = plan.split ? plan.chunks * plan.tiles : 0;
   if (plan.narrow) {
     const cudaError_t e = cudaMemsetAsync(v.tickets, 0, 4 * tickets, stream);
-    return e == cudaSuccess ? launch_chunks<kWeight, kNarrowRows / 8>(v, plan, stream) : e;
+    return e == cudaSuccess ? launch_products<kWeight, kNarrowRows / 8>(v, plan, stream) : e;
   }
   const cudaError_t e = launch_rms<bf16>(v, plan, tickets, stream);
-  return e == cudaSuccess ? launch_chunks<kWeight, kWideRows / 8>(v, plan, stream) : e;
+  return e == cudaSuccess ? launch_products<kWeight, kWideRows / 8>(v, plan, stream) : e;
 }
 
 int32_t launch_op(const Params& p, const Launch& l) {
