@@ -127,13 +127,52 @@ for name in sorted(set(SAMPLES) - NO_KERNEL["cuda"]):
     print(name, why or "right")
 sys.exit("; ".join(wrong) or 0)
 PY
-if command -v compute-sanitizer >/dev/null && [[ $device == cuda ]]; then
+# What shows that a clean report is one: a kernel for each tool with the bug that it looks for. Its name reaches the
+# tools through the filter that the package's kernels come through, a part of the mangled name.
+cat >"$out/planted.cu" <<'CU'
+#include <cstdio>
+namespace dsv4 {
+__global__ void past_the_end(int* p) { p[threadIdx.x + 1] = 1; }
+__global__ void no_barrier(int* p) {
+  __shared__ int s[64];
+  s[threadIdx.x] = p[0];
+  p[threadIdx.x] = s[63 - threadIdx.x];
+}
+}  // namespace dsv4
+int main(int, char** arguments) {
+  int* p;
+  if (cudaMalloc(&p, 64 * sizeof(int)) != cudaSuccess) return 3;
+  if (arguments[1][0] == 'm') dsv4::past_the_end<<<1, 64>>>(p);
+  else dsv4::no_barrier<<<1, 64>>>(p);
+  cudaDeviceSynchronize();
+  std::puts("planted: ran");
+}
+CU
+sanitized() {  # TOOL COMMAND...
+  local tool=$1
+  shift
+  PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 --kernel-name kns=dsv4 "$@"
+}
+planted() {  # TOOL: well if the tool finds the bug
+  local report code
+  report=$(sanitized "$1" "$out/planted" "$1" 2>&1)
+  code=$?
+  echo "$report"
+  if ((code != 9)) || ! grep -Eq 'Invalid __global__ write|hazard' <<<"$report"; then
+    echo "$1 did not see the planted bug (exit $code): its report on the samples would mean nothing"
+    return 1
+  fi
+}
+if command -v compute-sanitizer >/dev/null && command -v nvcc >/dev/null && [[ $device == cuda ]]; then
+  export -f sanitized planted
+  export out
+  step planted-build 30 nvcc -arch=native -lineinfo "$out/planted.cu" -o "$out/planted"
   for tool in memcheck racecheck; do
-    step "$tool" 45 env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" --error-exitcode 9 \
-      --kernel-name regex=dsv4 "$python" "$out/samples.py" cuda
+    step "planted-$tool" 20 bash -c "planted $tool"
+    step "$tool" 45 bash -c "sanitized $tool \"\$@\"" - "$python" "$out/samples.py" cuda
   done
 else
-  echo "=== compute-sanitizer is not installed: the samples run without it"
+  echo "=== no compute-sanitizer or no nvcc here: the samples run without it"
   step samples 45 "$python" "$out/samples.py" "$device"
 fi
 

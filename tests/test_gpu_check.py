@@ -56,3 +56,27 @@ def test_a_machine_without_a_gpu_is_told_what_is_missing(tmp_path):
     result = gpu_check("--out", tmp_path)
     assert result.returncode == 2 and "gpu_check: missing: " in result.stdout
     assert result.stdout.rstrip().endswith("a GPU that torch sees")
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_the_sanitizer_must_see_a_planted_bug(tmp_path, sees):
+    """With tools that only say what the real ones would: a sanitizer that finds nothing in the kernel with the bug is no
+    sanitizer, and the names that it is given come through its filter."""
+    log = tmp_path / "calls"
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    script(tools / "nvcc", f'echo "nvcc $*" >> {log}')
+    script(tools / "nvidia-smi", "echo GPU")
+    finds = "echo hazard; exit 9" if sees else "exit 0"
+    script(tools / "compute-sanitizer", f'echo "compute-sanitizer $*" >> {log}; case "$*" in *planted*) {finds};; esac')
+    python = script(tools / "python", 'case "$*" in "- cuda 0"|*"-m pytest"*|*" info"*|*" bench "*) exit 0;; esac\n'
+                                      f'exec {sys.executable} "$@"\n')
+    result = run("bash", SCRIPT, "--python", python, "--device", "cuda", "--no-build", "--out", tmp_path / "out", cwd="/",
+                 PATH=os.pathsep.join([str(tools), os.environ["PATH"]]))
+    assert result.returncode == (0 if sees else 1), result.stdout[-4000:]
+    assert ("gpu_check: FAILED: planted-memcheck planted-racecheck (logs in" in result.stdout) == (not sees)
+    assert ("memcheck did not see the planted bug (exit 0)" in result.stdout) == (not sees)
+    calls = [line for line in log.read_text().splitlines() if line.startswith("compute-sanitizer")]
+    assert len(calls) == 4 and all("--error-exitcode 9 --kernel-name kns=dsv4 " in line for line in calls)
+    assert [("racecheck" in line, "samples.py cuda" in line) for line in calls] == [
+        (False, False), (False, True), (True, False), (True, True)]

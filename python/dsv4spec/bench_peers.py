@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other libraries' kernels for the same work, as far as they are installed. A peer takes the arguments of the op and gives
 a call without arguments whose result is compared with the reference before it is timed; what it must prepare (other
-layouts of indices, outputs) is not timed. Written from the libraries' documented signatures."""
+layouts of indices, outputs) is not timed. Written from the libraries' documented signatures.
+
+flashinfer is looked for, but has no call here: its paged attention takes heads of 64, 128 or 256 elements, and its MLA wrapper,
+which takes 512, neither a sink per head nor a window, and wants the rotated part of a key apart from it. Its norms and
+rotations are single steps of ops that are fused here."""
 from __future__ import annotations
 
 import importlib
