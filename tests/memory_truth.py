@@ -3,6 +3,7 @@
 the bytes that they have to move. Run as a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
 from __future__ import annotations
 
+import functools
 import json
 
 import torch
@@ -33,9 +34,10 @@ def f32(*shape):
     return random(*shape, dtype=torch.float32)
 
 
-def case(make):
-    for T in (1, 4):
-        CASES[f"{make.__name__} T={T}"] = lambda T=T: make(T)
+def case(make, most=16):
+    for T in (1, 4, 16):
+        if T <= most:
+            CASES[f"{make.__name__} T={T}"] = lambda T=T: make(T)
     return make
 
 
@@ -57,26 +59,26 @@ def mhc_post(T):
 
 
 @case
-def mhc_pre(T):  # the streams twice: for the projection, and for y
+def mhc_pre(T):  # on clusters: the streams once
     residual, y, (post, comb, small) = random(T, HC, D_MODEL), random(T, D_MODEL), mixers(T)
     fn = f32(24, HC * D_MODEL), f32(24), f32(3)
-    return (site(T, 24, 2) + small, lambda: ops.mhc_pre(
+    return (site(T, 24, 1) + small, lambda: ops.mhc_pre(
         residual, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL), out=(y, post, comb)))
 
 
 @case
-def mhc_post_pre(T):  # the new streams are written, and read once for y
+def mhc_post_pre(T):  # the old streams are read once, the new ones written once
     y, residual, out, (post, comb, small) = random(T, D_MODEL), random(T, HC, D_MODEL), random(T, HC, D_MODEL), mixers(T)
     fn, after = (f32(24, HC * D_MODEL), f32(24), f32(3)), mixers(T)[:2]
-    return (site(T, 24, 3) + 2 * T * D_MODEL + 2 * small, lambda: ops.mhc_post_pre(
+    return (site(T, 24, 2) + 2 * T * D_MODEL + 2 * small, lambda: ops.mhc_post_pre(
         y, residual, post, comb, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL),
         out=(out, random(T, D_MODEL), *after)))
 
 
 @case
-def mhc_head(T):  # the streams twice
+def mhc_head(T):  # the streams once
     residual, fn = random(T, HC, D_MODEL), (f32(4, HC * D_MODEL), f32(4), f32(1))
-    return (site(T, 4, 2), lambda: ops.mhc_head(residual, *fn, **SITE, norm_weight=random(D_MODEL), out=random(T, D_MODEL)))
+    return (site(T, 4, 1), lambda: ops.mhc_head(residual, *fn, **SITE, norm_weight=random(D_MODEL), out=random(T, D_MODEL)))
 
 
 @case
@@ -87,14 +89,14 @@ def q_norm_rope(T):
 
 
 @case
-def swa_store_kv(T):
+def swa_store_kv(T):  # the weight once a block of four tokens
     kv, weight, table, pages = random(T, HEAD), f32(HEAD), aligned(rope_table(300, ROPE, 1e4)), random(4, PAGE, HEAD)
     slots = aligned(torch.arange(T) + 3)
-    return (T * (4 * HEAD + 4 * ROPE + 16) + 4 * HEAD,
+    return (T * (4 * HEAD + 4 * ROPE + 16) + 4 * HEAD * -(-T // 4),
             lambda: ops.swa_store_kv(kv, weight, table, aligned(torch.arange(T) + 7), slots, pages, eps=1e-6))
 
 
-@case
+@functools.partial(case, most=4)
 def swa_paged_attention(T):  # two requests of T rows; a key once a block of 16 pairs of row and head
     B, q, out = 2, random(2 * T, HEADS, HEAD), random(2 * T, HEADS, HEAD)
     pages, table = random(4 * B, PAGE, HEAD), torch.arange(4 * B).view(B, 4).int()

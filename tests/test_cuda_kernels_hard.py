@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_flavours import ORDERS, cuda_runner
+from cuda_flavours import ORDERS, WITHOUT_CLUSTERS, cuda_runner, on_clusters
 from emu_cases import CASES, of
 from emu_util import LIFO, RANDOM, WARP_PRIORITY, flavour_environment
 
@@ -33,6 +33,14 @@ def test_every_kernel_has_cases_and_every_order_is_run():
 def test_same_bits_in_every_order(op):
     for name in of(op):
         runner().case(name)
+
+
+def test_same_bits_in_every_order_without_clusters():
+    names = [name for name in CASES if on_clusters(name)]
+    assert len(names) > 20
+    with runner().emulator.settings(**WITHOUT_CLUSTERS):
+        for name in names:
+            runner().case(name)
 
 
 def test_every_kernel_function_is_launched():

@@ -27,9 +27,16 @@ FOUND = {
     15: r"write outside dynamic shared memory: offset 4000 of 4000 bytes, found after block 0 of .*fill_shared",
     17: r"fill_shared: .* write out of bounds .*: offset 4096 of 4096 bytes of dynamic shared memory",
     18: r"early_return<true>: .* __syncthreads \(planted_order.cu:\d+\): 32 threads of the block have returned",
+    26: r"block \(0,0,0\) thread \(0,0,0\): cluster_load .*: no cluster_sync has made sure that the other block runs "
+        r"\(.*planted_cluster.cu:\d+\)",
+    27: r"block \(1,0,0\) thread \(0,0,0\): cluster_load .*: block 0 of the cluster has returned",
+    28: None,
+    29: None,
+    30: r"thread \(63,0,0\): cluster_load .*: offset 256 of 256 bytes of dynamic shared memory",
+    31: r"block \(3,0,0\) thread \(0,0,0\): cluster_load .*: block 4 of a cluster of 4",
 }
 ONLY_OTHER_ORDERS = [7]
-OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20]  # races and misaligned accesses need the checking flavours
+OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 32]  # races and misaligned accesses need the checking flavours
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ import pytest
 from emu_util import ORDERS, Emulator, flavour_environment, library, pointer
 
 SOURCES = Path(__file__).parent / "emu" / "cuda" / "selftest"
-MEMORY, ORDER, TICKET = "planted_memory", "planted_order", "planted_ticket"
-NUMBERS = [*range(1, 9), *range(10, 19), 20, *range(21, 26)]
+MEMORY, ORDER, TICKET, CLUSTER = "planted_memory", "planted_order", "planted_ticket", "planted_cluster"
+NUMBERS = [*range(1, 9), *range(10, 19), 20, *range(21, 33)]
 
 UNWRITTEN, IN_FLIGHT = "read of what nothing has written {0}", "read {0} where the cp.async of .* {1} is still in flight"
 RAW, WAR, WAW = "race: read {0} after the write of .*{1}", "race: write {0} after the read of .*{1}", "race: write {0} after the write of .*{1}"
+IN_CLUSTER = "; no cluster_sync lies between them; "
 BLOCKS = "; nothing orders the blocks; global memory at 0x\\w+: offset \\d+ of an allocation"
 # Planted bug -> its file, what the report says, and the source of the lines {0} (now) and {1} (before) in it.
 SHADOW = {
@@ -38,10 +39,14 @@ SHADOW = {
     23: (TICKET, RAW + BLOCKS, "sum += parts", "parts[b * kThreads + t] = x"),
     24: (TICKET, RAW + BLOCKS, "sum += parts", "parts[b * kThreads + t] = x"),
     25: (TICKET, WAR + "; neither .* global memory", "x[t] = x[t] + 1;", "y[t] = x[(t + 1) % kThreads];"),
+    28: (CLUSTER, RAW + IN_CLUSTER + "dynamic shared memory of another block", "sum += cluster_load(mine", "mine[t] = kept[t] +"),
+    29: (CLUSTER, UNWRITTEN + "; dynamic shared memory of another block of the cluster", "sum += cluster_load(mine"),
+    32: (CLUSTER, RAW + IN_CLUSTER + "global memory", "y[0] = y[0] + 1;", "y[0] = 1;"),
 }
 # What the functional flavour finds too.
 ALSO = {2: "wait at __syncthreads", 3: "read out of bounds", 8: "divergent warp", 14: "103424 bytes of dynamic",
-        15: "write outside dynamic", 18: "have returned"}
+        15: "write outside dynamic", 18: "have returned", 26: "no cluster_sync", 27: "has returned",
+        30: "offset 256 of 256 bytes", 31: "block 4 of a cluster of 4"}
 # Only these need the sanitizers of the compiler: the shadow flavour does not know where a static array ends
 # (16) and sees a pair of halves as two (20). Planted bug -> file, what stands at the line.
 SANITIZERS = {

@@ -16,7 +16,7 @@ from dsv4spec.models.config import DeepseekV4Config
 from dsv4spec.ops.table import NO_KERNEL
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "launch_plan.md"
-BUDGET = {"7 layers": dict(draft=75, verify=223, extend=45), "Flash": dict(draft=75, verify=1339, extend=45)}
+BUDGET = {"7 layers": dict(draft=69, verify=208, extend=42), "Flash": dict(draft=69, verify=1252, extend=42)}
 
 
 @functools.cache
@@ -66,7 +66,7 @@ def test_a_step_more_is_a_nextn_forward_more_and_a_batch_costs_four_copies():
 
 
 def test_one_call_of_an_op_is_as_many_kernels_as_the_plan_says():
-    """Counted by the emulator, in float32: the ops of each part that have a CUDA kernel."""
+    """Counted by the emulator, in bfloat16: the ops of each part that have a CUDA kernel."""
     emu = Emulator(library("dsv4spec_cuda_emu"))
 
     class Both(Counting):
@@ -79,11 +79,12 @@ def test_one_call_of_an_op_is_as_many_kernels_as_the_plan_says():
             return result
 
     capture = Both()
-    parts = count(flash(config()), dtype=torch.float32, backend="cuda_emu", capture=capture)
-    for part, launched in zip(parts.values(), capture.launched, strict=True):
-        for name in NO_KERNEL["cuda"]:
-            del part.ops[name]
-        assert launched == part.kernels, part.ops
+    parts = count(flash(config()), dtype=torch.bfloat16, backend="cuda_emu", capture=capture)
+    for (name, part), launched in zip(parts.items(), capture.launched, strict=True):
+        memsets = part.ops["nextn_fuse_hidden"] if name == "draft" else 0  # of the tickets, where it is a single token
+        for missing in NO_KERNEL["cuda"]:
+            del part.ops[missing]
+        assert launched + memsets == part.kernels, part.ops
 
 
 def test_the_plan_needs_the_models_extra(monkeypatch, capsys):

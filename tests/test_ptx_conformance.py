@@ -121,6 +121,22 @@ def test_mma_bf16_special_values(lib):
     assert np.isnan(d[7]).all() and np.isnan(d).sum() == 8
 
 
+@pytest.mark.parametrize("cluster", [1, 2, 8, 16])
+def test_clusters(lib, cluster):
+    blocks, step = 2 * cluster, 3
+    who, one, four = np.zeros((blocks, 32, 2), np.uint32), np.zeros((blocks, 32), np.float32), np.zeros((blocks, 32, 4), np.float32)
+    result = lib.selftest_clusters(cluster, blocks, step, pointer(who), pointer(one), pointer(four))
+    if result == -1:
+        pytest.skip(f"this device has no clusters of {cluster} blocks")
+    assert result == 0
+    block = np.arange(blocks)
+    assert (who[..., 0] == (block % cluster)[:, None]).all() and (who[..., 1] == cluster).all()
+    other = block // cluster * cluster + (block % cluster + step) % cluster
+    expected = other[:, None] * 32 + np.arange(32)
+    assert (one == expected + 0.75).all()
+    assert (four == expected[..., None] + np.array([0, 0.25, 0.5, 0.75])).all()
+
+
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_ldmatrix_x4(lib, transposed):
     stride = 24  # elements: rows stay 16-byte aligned
@@ -134,6 +150,12 @@ def test_ldmatrix_x4(lib, transposed):
     for lane in range(32):
         expected = [pair(m[lane // 4, lane % 4 * 2], m[lane // 4, lane % 4 * 2 + 1]) for m in matrices]
         assert out[lane].tolist() == expected
+
+
+def test_store_global16(lib):
+    x, y = np.arange(1, 129, dtype=np.uint32).reshape(32, 4), np.zeros((32, 4), np.uint32)
+    assert lib.selftest_stores(pointer(x), pointer(y)) == 0
+    assert (y == x[np.arange(32) ^ 3]).all()
 
 
 def test_cp_async16(lib):

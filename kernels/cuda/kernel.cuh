@@ -117,14 +117,17 @@ DSV4_DEVICE void load8(float (&v)[8], const float* p) {
   const float4 a = *reinterpret_cast<const float4*>(p), b = *reinterpret_cast<const float4*>(p + 4);
   v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w, v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
 }
-DSV4_DEVICE void store8(bf16* p, const float (&v)[8]) {
-  *reinterpret_cast<uint4*>(p) =
-      make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+DSV4_DEVICE uint4 pack8(const float (&v)[8]) {
+  return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
+DSV4_DEVICE void store8(bf16* p, const float (&v)[8]) { *reinterpret_cast<uint4*>(p) = pack8(v); }
 DSV4_DEVICE void store8(float* p, const float (&v)[8]) {
   *reinterpret_cast<float4*>(p) = make_float4(v[0], v[1], v[2], v[3]);
   *reinterpret_cast<float4*>(p + 4) = make_float4(v[4], v[5], v[6], v[7]);
 }
+// The same to global memory, in one store of 16 bytes whatever stands beside it.
+DSV4_DEVICE void store8_global(bf16* p, const float (&v)[8]) { store_global16(p, pack8(v)); }
+DSV4_DEVICE void store8_global(float* p, const float (&v)[8]) { store8(p, v); }
 // The same for rows that allow no vector access.
 template <class T>
 DSV4_DEVICE void load8_any(float (&v)[8], const T* p, bool aligned) {
@@ -134,7 +137,7 @@ DSV4_DEVICE void load8_any(float (&v)[8], const T* p, bool aligned) {
 }
 template <class T>
 DSV4_DEVICE void store8_any(T* p, const float (&v)[8], bool aligned) {
-  if (aligned) return store8(p, v);
+  if (aligned) return store8_global(p, v);
 #pragma unroll
   for (int i = 0; i < 8; ++i) p[i] = from_float<T>(v[i]);
 }

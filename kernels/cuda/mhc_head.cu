@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // mhc_head: y from the residual streams after the last layer. Contract: include/dsv4spec/mhc.h.
 //
-// Two launches, those of mhc_pre.cu with hc columns and no coefficients to write. Flash in bf16: fn 0.26 MB
-// once, then a token reads 32.8 KB and writes 8.2 KB; 0.2 Mflop (three times its product on tensor cores).
-// Floor at 4.8 TB/s: 0.07 us for 1 token, 0.60 us for 64, 35 us for 4096 (63 us with the second reading).
+// The launches of mhc_pre.cu, with hc columns and no coefficients to write. Flash in bf16: fn 0.26 MB once, then a
+// token reads 32.8 KB and writes 8.2 KB; 0.2 Mflop (three times its product on tensor cores). Floor at 4.8 TB/s: 0.07
+// us for 1 token, 0.60 us for 64, 35 us for 4096 (63 us where two launches read twice).
 #include "mhc_launch.cuh"
 
 namespace dsv4::cuda {

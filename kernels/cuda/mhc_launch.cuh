@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host side that mhc_pre, mhc_post_pre and mhc_head share. Two launches for up to 4096 tokens, more in
-// turns: the partial sums then stay within a bounded workspace.
+// The host side that mhc_pre, mhc_post_pre and mhc_head share: one launch on clusters where the device has them and
+// the call fits them, whatever the number of tokens. Else two launches for up to 4096 tokens, more in turns: the
+// partial sums then stay within a bounded workspace.
 #pragma once
 #include <algorithm>
 
+#include "mhc_cluster.cuh"
 #include "mhc_finish.cuh"
 #include "mhc_project_f32.cuh"
 
@@ -63,9 +65,49 @@ inline cudaError_t finish(const Finish& v, bool bf16_streams, cudaStream_t strea
                 std::max(join_floats, coefficient_floats) * sizeof(float), stream, v);
 }
 
-// Both launches for all tokens. `rows` and `ends` are filled but for the tokens, `partial` and the slices.
+// Blocks of a cluster: as many as d has slices for.
+inline unsigned cluster_blocks(int64_t d) {
+  unsigned blocks = 1;
+  while (blocks * kOfBlock < slices_of(false, d)) blocks *= 2;
+  return blocks;
+}
+
+// Clusters that the current device holds at a time; asked once a device.
 template <int HC, int COLUMNS, bool MIX>
-inline cudaError_t run(Rows rows, Finish ends, int64_t T, bool bf16_streams, const Launch& l) {
+inline int clusters_at_once(unsigned blocks) {
+  using S = ClusterShape<HC, COLUMNS>;
+  const auto ask = [blocks] {
+    const auto kernel = reinterpret_cast<const void*>(&mhc_cluster<HC, COLUMNS, MIX>);
+    return active_clusters(kernel, blocks, S::kThreads, S::kSmem);
+  };
+#if defined(CUDA_EMU)  // whose device may change
+  return ask();
+#else
+  constexpr int kDevices = 64;
+  static std::atomic<int> known[kDevices][kMostBlocks + 1];  // the answer + 1
+  int device = 0;
+  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return ask();
+  std::atomic<int>& answer = known[device][blocks];
+  if (!answer) answer = ask() + 1;
+  return answer - 1;
+#endif
+}
+
+// In one launch. Up to 16 tokens are one tile, so that fn is read once; more spread over the clusters.
+template <int HC, int COLUMNS, bool MIX>
+inline cudaError_t run_on_clusters(const Rows& rows, const Finish& ends, unsigned blocks, int clusters,
+                                   cudaStream_t stream) {
+  using S = ClusterShape<HC, COLUMNS>;
+  const int64_t each = std::max(ceil_div<int64_t>(rows.tokens, clusters), std::min<int64_t>(rows.tokens, kTile));
+  const int64_t tile = each <= 8 ? 8 : each <= 16 ? 16 : kMostTokens;
+  const int64_t used = std::min<int64_t>(clusters, ceil_div(rows.tokens, tile));
+  return launch_clusters(&mhc_cluster<HC, COLUMNS, MIX>, blocks, static_cast<unsigned>(used * blocks), S::kThreads,
+                         S::kSmem, stream, rows, ends, static_cast<int>(tile));
+}
+
+// Both launches `rows` and `ends` are filled but for the tokens, `partial` and the slices.
+template <int HC, int COLUMNS, bool MIX>
+inline cudaError_t run_in_two(Rows rows, Finish ends, int64_t T, bool bf16_streams, const Launch& l) {
   constexpr bool kHead = COLUMNS == HC;
   rows.partial = static_cast<float*>(l.workspace);
   ends.partial = rows.partial;
@@ -81,6 +123,22 @@ inline cudaError_t run(Rows rows, Finish ends, int64_t T, bool bf16_streams, con
     if (e == cudaSuccess) e = finish<HC, kHead>(ends, bf16_streams, stream_of(l));
   }
   return e;
+}
+
+// All tokens. `rows` and `ends` are filled but for the tokens, `partial` and the slices.
+template <int HC, int COLUMNS, bool MIX>
+inline cudaError_t run(Rows rows, Finish ends, int64_t T, bool bf16_streams, const Launch& l) {
+  if constexpr (HC == 4) {
+    const unsigned blocks = cluster_blocks(rows.d);
+    const bool fits = bf16_streams && T > 0 && rows.d <= kMostChannels;
+    if (const int clusters = fits ? clusters_at_once<HC, COLUMNS, MIX>(blocks) : 0) {
+      rows.tokens = ends.tokens = T;
+      ends.slices = static_cast<int>(slices_of(false, rows.d));
+      ends.groups = static_cast<int>(ceil_div<int64_t>(ends.slices, kGroup));
+      return run_on_clusters<HC, COLUMNS, MIX>(rows, ends, blocks, clusters, stream_of(l));
+    }
+  }
+  return run_in_two<HC, COLUMNS, MIX>(rows, ends, T, bf16_streams, l);
 }
 
 // What the three ops have alike. `residual`: the streams that are projected and joined.

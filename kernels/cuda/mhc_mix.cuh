@@ -40,7 +40,7 @@ DSV4_DEVICE void load_raw(Raw8<float>& r, const float* p, bool vector) {
 }
 DSV4_DEVICE void store_raw(bf16* p, const Raw8<bf16>& r, bool vector) {
   if (vector) {
-    *reinterpret_cast<uint4*>(p) = r.v;
+    store_global16(p, r.v);
     return;
   }
   const uint32_t pair[4] = {r.v.x, r.v.y, r.v.z, r.v.w};

@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads) mhc_post_kernel(MixView v) {
   for (int i = 0; i < HC; ++i) {
     T* row = static_cast<T*>(v.out) + t * v.out_t + i * v.out_i + channel;
     if (vector) {
-      store8(row, out[i]);
+      store8_global(row, out[i]);
     } else {
 #pragma unroll
       for (int c = 0; c < kChannels; ++c)

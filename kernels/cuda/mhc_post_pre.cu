@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // mhc_post_pre: mhc_post of a sub-layer, then mhc_pre of the next. Contract: include/dsv4spec/mhc.h.
 //
-// Two launches, those of mhc_pre.cu, instead of the three of the single ops: the first also forms the new
-// residual, in the registers that hold the operands of its product, rounded as it is written. The old
-// residual is read once and the new one written once; y reads it again, from the L2 for up to some hundred
-// tokens.
+// The launches of mhc_pre.cu, instead of those and one more of the single ops: the new residual is formed in the
+// registers that hold the operands of its product, rounded as it is written. On clusters (sm_90 and newer, bf16, hc 4,
+// d up to 4096) the old residual is read once and the new one written once: y comes from the same registers. In two
+// launches, y reads it again, from the L2 for up to some hundred tokens.
 //
-// Flash in bf16: fn 1.57 MB once, then a token reads 41.0 KB and writes 41.1 KB; 1.0 Mflop (and 2.6 on tensor
-// cores). Floor at 4.8 TB/s: 0.34 us for 1 token, 1.4 us for 64, 70 us for 4096 (98 us with the second
-// reading).
+// Flash in bf16: fn 1.57 MB once, then a token reads 41.0 KB and writes 41.1 KB; 1.0 Mflop (and 2.6 on tensor cores).
+// Floor at 4.8 TB/s: 0.34 us for 1 token, 1.4 us for 64, 70 us for 4096 (98 us with the second reading).
 #include "mhc_launch.cuh"
 
 namespace dsv4::cuda {

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // mhc_pre: y, post and comb of a sub-layer from the residual streams. Contract: include/dsv4spec/mhc.h.
 //
-// Two launches (mhc_project.cuh, mhc_finish.cuh), no ticket and no memset: sums need every slice of a row
-// before a stream is weighted, and the second launch spreads that over all tokens, which the last block of a
-// split could not.
+// bf16, hc 4 and d up to 4096 on sm_90 and newer: one launch of clusters of up to 16 blocks (mhc_cluster.cuh), for any
+// number of tokens. Every row is read once; the sums of its slices and the weights of y go through the shared memory
+// of the cluster. Else two launches (mhc_project.cuh, mhc_finish.cuh), no ticket and no memset: sums need every slice
+// of a row before a stream is weighted, and the second launch reads the row again, from the L2 up to some thousand
+// tokens.
 //
-// Flash in bf16 (hc 4, d 4096, 24 columns): fn 1.57 MB once, then a token reads 32.8 KB and writes 8.3 KB;
-// 0.85 Mflop a token, its products three times on tensor cores (2.6 Mflop). Floor at 4.8 TB/s: 0.34 us for 1
-// token, 0.87 us for 64, 35 us for 4096.
+// Flash in bf16 (hc 4, d 4096, 24 columns): fn 1.57 MB once, then a token reads 32.8 KB and writes 8.3 KB; 0.85 Mflop
+// a token, its products three times on tensor cores (2.6 Mflop). Floor at 4.8 TB/s: 0.34 us for 1 token, 0.87 us for
+// 64, 35 us for 4096. A block's 98 KB of fn stay in its shared memory (147 KB, in three parts), so each cluster
+// reads fn once: up to 16 tokens one cluster, then up to eight that share the tokens (12.6 MB, all but the first
+// time from the L2). One cluster is 16 multiprocessors: a split over more would need a second launch, or a memset
+// and a ticket, and cost more than the 0.9 us that 98 KB take.
 //
-// The row is read again for y, from the L2 up to some thousand tokens. A block that kept whole rows in shared
-// memory would hold six, and read all of fn (from the L2) for every six tokens: 1 GB for 4096, against 0.13
-// GB for the second reading. That reading is what separates a long batch from the floor (4096 tokens: up to
-// 63 us of traffic). Slices of one row in a cluster of blocks that exchange their sums would avoid it, on
-// sm_90 and newer alone.
+// Pro (d 7168) takes two launches: its 172 KB of fn a block leave no room for their three parts, and a block that cut
+// fn anew for each tile would spend longer on that than on memory.
 #include "mhc_launch.cuh"
 
 namespace dsv4::cuda {

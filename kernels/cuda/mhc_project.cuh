@@ -21,11 +21,12 @@ struct ProjectLoad {  // what a thread reads of its two tokens (lane / 4, and 8 
   Raw8<bf16> x[2][HC], y[2];
 };
 
+// Those before `end`; the others are zeros.
 template <int HC, bool MIX>
-DSV4_DEVICE void load_tokens(ProjectLoad<HC>& in, const Rows& v, int64_t token, int64_t channel) {
+DSV4_DEVICE void load_tokens(ProjectLoad<HC>& in, const Rows& v, int64_t token, int64_t end, int64_t channel) {
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
-    const bool there = token + 8 * n < v.tokens && channel < v.d;
+    const bool there = token + 8 * n < end && channel < v.d;
     const int64_t t = v.first + token + 8 * n;
     const bf16* row = static_cast<const bf16*>(v.residual) + t * v.residual_t + channel;
 #pragma unroll
@@ -71,24 +72,77 @@ DSV4_DEVICE void mix_token(Raw8<bf16> (&x)[HC], const Raw8<bf16>& y, const float
   }
 }
 
+// One warp's part of a tile: its unit's sums of the up to `left` tokens from `token`, into `sums` [token][pitch].
+// With MIX it first forms and writes the new streams; they are then what `in` holds. `fragments` are the unit's,
+// `mix` the coefficients of the tile's tokens.
+template <int HC, int COLUMNS, int UNITS, bool MIX>
+DSV4_DEVICE void project_tile(ProjectLoad<HC>& in, const Rows& v, const uint2* fragments, const float* mix,
+                              float* sums, int64_t token, int64_t left, int64_t channel) {
+  using S = ProjectShape<HC, COLUMNS, UNITS>;
+  const int lane = threadIdx.x % kWarp, g = lane / 4, q = lane % 4;
+  float squares[2] = {};
+  float acc[2][(S::kHalves + 1) / 2][4] = {};
+  if (left > 0) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      if constexpr (MIX) {
+        if (g + 8 * n < left && channel < v.d)
+          mix_token<HC>(in.x[n], in.y[n], mix + (8 * n + g) * S::kCoefficients,
+                        static_cast<bf16*>(v.out) + (v.first + token + 8 * n + g) * v.out_t + channel, v);
+      }
+#pragma unroll
+      for (int s = 0; s < HC; ++s) {
+        float x[8];
+        unpack(x, in.x[n][s]);
+#pragma unroll
+        for (int c = 0; c < 8; ++c) squares[n] = fmaf(x[c], x[c], squares[n]);
+      }
+    }
+    if (left > 8) multiply<HC, S::kHalves, 2>(acc, fragments, lane, in.x);
+    else multiply<HC, S::kHalves, 1>(acc, fragments, lane, in.x);
+  }
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    sums[(8 * n + g) * S::kPitch + S::kGroups * 8 + q] = squares[n];
+#pragma unroll
+    for (int group = 0; group < S::kGroups; ++group)
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {  // a thread's D of tokens 2q and 2q + 1: rows g and g + 8, two halves
+        float part[3];
+#pragma unroll
+        for (int p = 0; p < 3; ++p) {
+          const int half = p * S::kGroups + group;
+          part[p] = acc[n][half / 2][half % 2 * 2 + j];
+        }
+        sums[(8 * n + 2 * q + j) * S::kPitch + group * 8 + g] = part[0] + (part[1] + part[2]);
+      }
+  }
+}
+
+// A slice's sum of column c - 1, or of the squares, from those of its units; `row` is the token's in the first.
+template <int COLUMNS, int UNITS, int PITCH>
+DSV4_DEVICE float slice_sum(const float* row, int c) {
+  constexpr int kSquares = PITCH - 4;
+  float of_unit[UNITS];
+#pragma unroll
+  for (int u = 0; u < UNITS; ++u, row += kTile * PITCH)
+    of_unit[u] = c == 0         ? (row[kSquares] + row[kSquares + 1]) + (row[kSquares + 2] + row[kSquares + 3])
+                 : c <= COLUMNS ? row[c - 1]
+                                : 0.f;
+  float sum = of_unit[0] + of_unit[1];
+  if constexpr (UNITS == kCoarse) sum += of_unit[2] + of_unit[3];
+  return sum;
+}
+
 // Writes the slice's partial sums of one tile from the sums of its units, [unit][token][pitch].
 template <int COLUMNS, int UNITS, int PITCH>
 DSV4_DEVICE void store_partial(const Rows& v, const float* sums, int64_t token0, int thread) {
-  constexpr int kSlot = kSlotOf<COLUMNS>, kSquares = PITCH - 4, kUnitSums = kTile * PITCH;
+  constexpr int kSlot = kSlotOf<COLUMNS>;
   for (int i = thread; i < kTile * kSlot; i += UNITS * kWarp) {
     const int64_t token = token0 + i / kSlot;
     if (token >= v.tokens) break;
-    const int c = i % kSlot;
-    const float* row = sums + i / kSlot * PITCH;
-    float of_unit[UNITS];
-#pragma unroll
-    for (int u = 0; u < UNITS; ++u, row += kUnitSums)
-      of_unit[u] = c == 0         ? (row[kSquares] + row[kSquares + 1]) + (row[kSquares + 2] + row[kSquares + 3])
-                   : c <= COLUMNS ? row[c - 1]
-                                  : 0.f;
-    float sum = of_unit[0] + of_unit[1];
-    if constexpr (UNITS == kCoarse) sum += of_unit[2] + of_unit[3];
-    v.partial[(token * gridDim.x + blockIdx.x) * kSlot + c] = sum;
+    v.partial[(token * gridDim.x + blockIdx.x) * kSlot + i % kSlot] =
+        slice_sum<COLUMNS, UNITS, PITCH>(sums + i / kSlot * PITCH, i % kSlot);
   }
 }
 
@@ -106,7 +160,7 @@ __global__ void __launch_bounds__(UNITS * kTiles * kWarp, UNITS == kCoarse ? 2 :
   int64_t block_token = static_cast<int64_t>(blockIdx.y) * kTiles * kTile;
 
   ProjectLoad<HC> in;
-  load_tokens<HC, MIX>(in, v, block_token + tile * kTile + g, channel);
+  load_tokens<HC, MIX>(in, v, block_token + tile * kTile + g, v.tokens, channel);
   stage_fn<HC, COLUMNS, UNITS>(fragments, v, c0);
   if constexpr (MIX) stage_mix<HC>(all_mix, v, block_token);
   __syncthreads();
@@ -115,45 +169,10 @@ __global__ void __launch_bounds__(UNITS * kTiles * kWarp, UNITS == kCoarse ? 2 :
   for (int turn = 0; block_token < v.tokens; block_token += stride, turn ^= 1) {  // uniform in the block
     const int64_t token0 = block_token + tile * kTile, left = v.tokens - token0;
     float* sums = all_sums + turn * S::kSums + tile * UNITS * kTile * S::kPitch;
-    float squares[2] = {};
-    float acc[2][(S::kHalves + 1) / 2][4] = {};
-    if (left > 0) {
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        if constexpr (MIX) {
-          if (g + 8 * n < left && channel < v.d)
-            mix_token<HC>(in.x[n], in.y[n], all_mix + turn * S::kMix + (tile * kTile + 8 * n + g) * S::kCoefficients,
-                          static_cast<bf16*>(v.out) + (v.first + token0 + 8 * n + g) * v.out_t + channel, v);
-        }
-#pragma unroll
-        for (int s = 0; s < HC; ++s) {
-          float x[8];
-          unpack(x, in.x[n][s]);
-#pragma unroll
-          for (int c = 0; c < 8; ++c) squares[n] = fmaf(x[c], x[c], squares[n]);
-        }
-      }
-      if (left > 8) multiply<HC, S::kHalves, 2>(acc, fragments, lane, in.x);
-      else multiply<HC, S::kHalves, 1>(acc, fragments, lane, in.x);
-    }
-    load_tokens<HC, MIX>(in, v, token0 + stride + g, channel);  // in flight until the next turn
-    float* row = sums + unit * kTile * S::kPitch;
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      row[(8 * n + g) * S::kPitch + S::kGroups * 8 + q] = squares[n];
-#pragma unroll
-      for (int group = 0; group < S::kGroups; ++group)
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {  // a thread's D of tokens 2q and 2q + 1: rows g and g + 8, two halves
-          float part[3];
-#pragma unroll
-          for (int p = 0; p < 3; ++p) {
-            const int half = p * S::kGroups + group;
-            part[p] = acc[n][half / 2][half % 2 * 2 + j];
-          }
-          row[(8 * n + 2 * q + j) * S::kPitch + group * 8 + g] = part[0] + (part[1] + part[2]);
-        }
-    }
+    const float* mix = all_mix + turn * S::kMix + tile * kTile * S::kCoefficients;
+    project_tile<HC, COLUMNS, UNITS, MIX>(in, v, fragments, mix, sums + unit * kTile * S::kPitch, token0, left,
+                                          channel);
+    load_tokens<HC, MIX>(in, v, token0 + stride + g, v.tokens, channel);  // in flight until the next turn
     if constexpr (MIX) stage_mix<HC>(all_mix + (turn ^ 1) * S::kMix, v, block_token + stride);
     __syncthreads();
     store_partial<COLUMNS, UNITS, S::kPitch>(v, sums, token0, threadIdx.x % (UNITS * kWarp));

@@ -87,6 +87,26 @@ DSV4_DEVICE void sinkhorn(float (&c)[HC][HC], float eps, int iters) {
   }
 }
 
+// post, then comb, of a token whose sums of squares and columns are `total`.
+template <int HC>
+DSV4_DEVICE void coefficients_of(float* out, const float* total, const Finish& v) {
+  const float* m = total + 1;  // not yet divided by rms(x)
+  const float q = inverse_rms(total[0], HC * v.d, v.rms_eps);
+  float c[HC][HC];
+#pragma unroll
+  for (int i = 0; i < HC; ++i) {
+    out[i] = 2.f * sigmoid(m[HC + i] * q * v.scale[1] + v.base[HC + i]);
+#pragma unroll
+    for (int j = 0; j < HC; ++j) {
+      const int column = 2 * HC + i * HC + j;
+      c[i][j] = m[column] * q * v.scale[2] + v.base[column];
+    }
+  }
+  sinkhorn<HC>(c, v.hc_eps, v.iters);
+#pragma unroll
+  for (int i = 0; i < HC * HC; ++i) out[HC + i] = c[i / HC][i % HC];
+}
+
 // post and comb of kTokens tokens. smem: [token][group][slot], [token][slot], [token][post, comb]
 template <int HC>
 DSV4_DEVICE void coefficients(float* smem, const Finish& v, int64_t token0) {
@@ -108,24 +128,8 @@ DSV4_DEVICE void coefficients(float* smem, const Finish& v, int64_t token0) {
   }
   __syncthreads();
   if (threadIdx.x >= kWarp) return;
-  if (static_cast<int>(threadIdx.x) < tokens) {
-    const float* m = totals + threadIdx.x * kSlot + 1;  // not yet divided by rms(x)
-    const float q = inverse_rms(m[-1], HC * v.d, v.rms_eps);
-    float* mine = out + threadIdx.x * kOut;
-    float c[HC][HC];
-#pragma unroll
-    for (int i = 0; i < HC; ++i) {
-      mine[i] = 2.f * sigmoid(m[HC + i] * q * v.scale[1] + v.base[HC + i]);
-#pragma unroll
-      for (int j = 0; j < HC; ++j) {
-        const int column = 2 * HC + i * HC + j;
-        c[i][j] = m[column] * q * v.scale[2] + v.base[column];
-      }
-    }
-    sinkhorn<HC>(c, v.hc_eps, v.iters);
-#pragma unroll
-    for (int i = 0; i < HC * HC; ++i) mine[HC + i] = c[i / HC][i % HC];
-  }
+  if (static_cast<int>(threadIdx.x) < tokens)
+    coefficients_of<HC>(out + threadIdx.x * kOut, totals + threadIdx.x * kSlot, v);
   __syncwarp();
   for (int i = threadIdx.x; i < tokens * HC; i += kWarp)
     v.post[(v.first + token0 + i / HC) * v.post_t + i % HC] = out[i / HC * kOut + i % HC];

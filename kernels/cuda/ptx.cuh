@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every PTX instruction that the kernels use by name: sm_80 and newer. The emulator runs the second body of each
-// wrapper, not the PTX text, so the list is short and each has a conformance test that runs in both builds.
-// Fragment layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
+// Every PTX instruction that the kernels use by name: sm_80 and newer, clusters sm_90 and newer. The emulator runs the
+// second body of each wrapper, not the PTX text, so the list is short and each has a conformance test that runs in both
+// builds. Fragment layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k16" and "ldmatrix".
 #pragma once
 #include "device.cuh"
 
@@ -43,6 +43,17 @@ DSV4_DEVICE void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
 #endif
 }
 
+// Writes 16 bytes to global memory, at a multiple of 16. Of the assignment of a uint4, nvcc may make four stores where a
+// scalar path stands beside it.
+DSV4_DEVICE void store_global16(void* global, uint4 v) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};\n"
+               : : "l"(__cvta_generic_to_global(global)), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+#else
+  *static_cast<uint4*>(global) = v;
+#endif
+}
+
 // Starts a copy of 16 bytes from global to shared memory, past L1 and the registers; with `valid` false it writes 16
 // zeros and reads nothing. Both addresses 16-byte aligned. Copies are done when cp_async_wait says so, and other
 // threads see them after a barrier that follows it.
@@ -70,6 +81,72 @@ DSV4_DEVICE void cp_async_wait() {
 #elif defined(CUDA_EMU)
   cuda_emu::cp_async_wait(N);
 #endif
+}
+
+// ---- clusters of blocks, of kernels started by launch_clusters. Below sm_90 there are none: such a kernel traps ----
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define DSV4_CLUSTERS 0
+#else
+#define DSV4_CLUSTERS 1
+#endif
+
+// This block's place in its cluster, and the cluster's blocks.
+DSV4_DEVICE unsigned cluster_rank() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  unsigned rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return rank;
+#elif defined(CUDA_EMU)
+  return cuda_emu::cluster_rank();
+#else
+  return 0;
+#endif
+}
+DSV4_DEVICE unsigned cluster_size() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  unsigned size;
+  asm volatile("mov.u32 %0, %%cluster_nctarank;\n" : "=r"(size));
+  return size;
+#elif defined(CUDA_EMU)
+  return cuda_emu::cluster_size();
+#else
+  return 1;
+#endif
+}
+
+// A barrier of all threads of the cluster's blocks; what they wrote before it, also to shared memory, is seen behind.
+DSV4_DEVICE void cluster_sync() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" : : : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::cluster_sync();
+#endif
+}
+
+// What block `rank` has where `shared` points to in this block's dynamic shared memory. Between two cluster_sync:
+// one before makes sure that the block runs, one behind that it does not return too early.
+DSV4_DEVICE float cluster_load(const float* shared, unsigned rank) {
+  float v = 0;
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(address) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];\n" : "=f"(v) : "r"(address) : "memory");
+#elif defined(CUDA_EMU)
+  v = cuda_emu::cluster_load(shared, rank);
+#endif
+  return v;
+}
+DSV4_DEVICE float4 cluster_load(const float4* shared, unsigned rank) {
+  float4 v = make_float4(0, 0, 0, 0);
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(address) : "r"(address), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];\n"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+#elif defined(CUDA_EMU)
+  v = cuda_emu::cluster_load(shared, rank);
+#endif
+  return v;
 }
 
 }  // namespace dsv4::cuda

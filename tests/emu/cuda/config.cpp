@@ -15,7 +15,7 @@ constexpr emu::Key<Config> kKeys[] = {
     {"threads", &Config::threads, 1, 1, 64},                {"poison", &Config::poison, 1, 0, 1},
     {"defer", &Config::defer, 1, 0, 1},                     {"strict", &Config::strict, 1, 0, 1},
     {"races", &Config::races, 1, 0, 1},                     {"count", &Config::count, 1, 0, 1},
-    {"align", &Config::align, 16, 1, 256},
+    {"align", &Config::align, 16, 1, 256},                  {"capability", &Config::capability, 90, 80, 120},
 };
 
 }  // namespace

@@ -52,6 +52,7 @@ struct Block {
   uint3 index;           // blockIdx
   dim3 dim, grid;
   uint64_t linear;       // index in the grid, x fastest
+  uint32_t cluster_rank, cluster_size;  // 0 of 1 without clusters
   uint32_t threads, alive;
   uint32_t epoch;        // barriers passed; starts at 1
   const void* kernel;
@@ -88,6 +89,12 @@ enum class Vote { kNone, kCount, kAnd, kOr };
 // Barrier `id` over `count` threads; count 0: all threads of the block (then every thread must come from one line).
 int barrier(int id, int count, Vote vote, bool predicate, Site site);
 
+// ---- clusters: blocks that see each other's dynamic shared memory ----
+// All threads of all blocks of the cluster that have not returned.
+void cluster_barrier(Site site);
+// Reads what block `rank` of the cluster has where `shared` points to in this one's dynamic shared memory.
+void cluster_read(void* to, const void* shared, size_t bytes, uint32_t rank, Site site);
+
 // ---- asynchronous copies: issued now, done at the wait that covers them ----
 void copy_async(void* shared, const void* global, int bytes, int source_bytes, Site site);
 void copy_commit();
@@ -111,6 +118,10 @@ struct Observer {
   virtual void launch_ends() {}
   virtual void block_begins(Block&) {}
   virtual void block_ends(Block&) {}
+  virtual void block_pauses(Block&) {}  // another block of its cluster runs until block_resumes
+  virtual void block_resumes(Block&) {}
+  virtual void cluster_begins(uint32_t /*blocks*/) {}
+  virtual void cluster_ends() {}
   // In a kernel only. `pc` is a return address in the kernel's code.
   virtual void access(const void* address, size_t bytes, Access kind, const void* pc) = 0;
   virtual void fence() {}                             // __threadfence and wider
@@ -137,6 +148,7 @@ struct LaunchInfo {
   void (*entry)(const void* args);          // one thread's run
   void* (*clone)(const void* args);         // for a stream that is being captured
   void (*destroy)(void* args);
+  unsigned cluster = 0;                     // blocks of one, along x; 0: not launched in clusters
 };
 cudaError_t submit(const LaunchInfo& launch);
 

@@ -81,8 +81,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
   if (device != 0) return remember(cudaErrorInvalidDevice);
   switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = 132; break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = static_cast<int>(cuda_emu::config.capability / 10); break;
+    case cudaDevAttrComputeCapabilityMinor: *value = static_cast<int>(cuda_emu::config.capability % 10); break;
+    case cudaDevAttrClusterLaunch: *value = cuda_emu::config.capability >= 90; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxThreadsPerBlock: *value = static_cast<int>(cuda_emu::kMaxThreads); break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = 48 * 1024; break;
@@ -102,9 +103,23 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
   switch (attribute) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize: return cuda_emu::set_max_dynamic_shared(kernel, value);
+    case cudaFuncAttributeNonPortableClusterSizeAllowed: return cuda_emu::allow_large_clusters(kernel, value != 0);
     case cudaFuncAttributePreferredSharedMemoryCarveout: return cudaSuccess;  // a hint
     default: return remember(cudaErrorInvalidValue);
   }
+}
+
+// Of a device of eight groups of 16 multiprocessors each, where a cluster lies within one.
+cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* launch) {
+  if (!clusters || !launch) return remember(cudaErrorInvalidValue);
+  if (cuda_emu::config.capability < 90) return remember(cudaErrorNotSupported);
+  unsigned blocks = 1;
+  for (unsigned i = 0; i < launch->numAttrs; ++i)
+    if (launch->attrs[i].id == cudaLaunchAttributeClusterDimension) blocks = launch->attrs[i].val.clusterDim.x;
+  const size_t of_one = 228 * 1024 / (launch->dynamicSmemBytes + 1024);
+  const size_t at_once = of_one < 2048 / launch->blockDim.x ? of_one : 2048 / launch->blockDim.x;
+  *clusters = blocks >= 1 && blocks <= 16 ? static_cast<int>(8 * (16 * at_once / blocks)) : 0;
+  return cudaSuccess;
 }
 
 // ---- errors ----
@@ -125,6 +140,7 @@ cudaError_t cudaPeekAtLastError() { return cuda_emu::local.last_error; }
   X(cudaErrorInvalidResourceHandle, "invalid resource handle")                               \
   X(cudaErrorIllegalState, "the operation cannot be performed in the present state")         \
   X(cudaErrorNotSupported, "operation not supported")                                        \
+  X(cudaErrorInvalidClusterSize, "cluster misconfiguration")                                 \
   X(cudaErrorLaunchFailure, "unspecified launch failure")                                    \
   X(cudaErrorStreamCaptureUnsupported, "operation not permitted when stream is capturing")   \
   X(cudaErrorStreamCaptureInvalidated, "operation failed due to a previous error during capture") \

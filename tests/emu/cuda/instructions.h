@@ -10,6 +10,16 @@ namespace cuda_emu {
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Site site = Site::here());
 void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site = Site::here());
 
+inline uint32_t cluster_rank() { return current_block().cluster_rank; }
+inline uint32_t cluster_size() { return current_block().cluster_size; }
+inline void cluster_sync(Site site = Site::here()) { cluster_barrier(site); }
+template <class T>
+__attribute__((always_inline)) inline T cluster_load(const T* shared, uint32_t rank, Site site = Site::here()) {
+  T value;
+  cluster_read(&value, shared, sizeof(T), rank, site);
+  return value;
+}
+
 inline void cp_async(void* shared, const void* global, int bytes, int source_bytes, Site site = Site::here()) {
   copy_async(shared, global, bytes, source_bytes, site);
 }

@@ -22,13 +22,19 @@ struct Call {
 };
 
 template <class... Params, class... Args>
-cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
-                   Args&&... args) {
+cudaError_t launch_in_clusters(void (*kernel)(Params...), unsigned cluster, dim3 grid, dim3 block, size_t shared_bytes,
+                               cudaStream_t stream, Args&&... args) {
   using C = Call<std::remove_cv_t<Params>...>;
   const C call{reinterpret_cast<void (*)(std::remove_cv_t<Params>...)>(kernel),
                std::tuple<std::remove_cv_t<Params>...>(std::forward<Args>(args)...)};
   return submit({reinterpret_cast<const void*>(kernel), grid, block, shared_bytes, stream, &call, &C::run, &C::clone,
-                 &C::destroy});
+                 &C::destroy, cluster});
+}
+
+template <class... Params, class... Args>
+cudaError_t launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
+                   Args&&... args) {
+  return launch_in_clusters(kernel, 0, grid, block, shared_bytes, stream, std::forward<Args>(args)...);
 }
 
 // Dynamic shared memory of the block that runs now; 128-byte aligned, its end is watched.

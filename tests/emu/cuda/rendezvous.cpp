@@ -133,6 +133,7 @@ void Worker::thread_ends() {
   Thread& thread = *local.thread;
   Warp& warp = warps[thread.warp];
   --block.alive;
+  if (cluster) thread_leaves_cluster();
   warp.exited |= 1u << thread.lane;
   for (uint32_t p = warp.pending; p; p &= p - 1) {
     Meeting& m = warp.meetings[__builtin_ctz(p)];

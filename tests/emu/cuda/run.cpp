@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -20,11 +21,13 @@ constexpr int kDefaultShared = 48 * 1024;
 std::mutex g_run;                                      // one launch at a time
 std::vector<std::unique_ptr<Worker>> g_workers;        // of the OS threads that run a launch
 std::map<const void*, int> g_max_shared;               // cudaFuncSetAttribute
+std::set<const void*> g_large_clusters;                // the same
 
 struct Counter {
   uint64_t launches = 0;
   dim3 grid, block;
   size_t shared_bytes = 0;
+  unsigned cluster = 0;
 };
 std::map<const void*, Counter> g_counters;
 
@@ -50,10 +53,19 @@ cudaError_t check_limits(const LaunchInfo& l) {
                                              " bytes of dynamic shared memory: expected at most " +
                                              std::to_string(most) + " (cudaFuncSetAttribute raises it, to " +
                                              std::to_string(kMaxShared) + ")");
+  if (l.cluster == 0) return cudaSuccess;
+  const unsigned largest = g_large_clusters.count(l.kernel) ? 16 : 8;
+  if (config.capability < 90) return refuse(cudaErrorNotSupported, "no clusters before compute capability 9.0");
+  if (l.cluster > largest)
+    return refuse(cudaErrorInvalidClusterSize, "clusters of " + std::to_string(l.cluster) + " blocks: expected 1 to " +
+                                                   std::to_string(largest) + " (cudaFuncSetAttribute raises 8 to 16)");
+  if (l.grid.x % l.cluster)
+    return refuse(cudaErrorInvalidConfiguration,
+                  "grid " + shape(l.grid) + ": expected whole clusters of " + std::to_string(l.cluster) + " along x");
   return cudaSuccess;
 }
 
-// Visits all blocks once: ascending, descending, or by a stride that shares no factor with their number.
+// Visits all blocks, or clusters, once: ascending, descending, or by a stride that shares no factor with their number.
 struct BlockOrder {
   uint64_t count, step = 1, start = 0;
   explicit BlockOrder(uint64_t n) : count(n) {
@@ -70,12 +82,21 @@ struct BlockOrder {
   }
 };
 
-void run_blocks(Worker& worker, const LaunchInfo& launch, uint32_t seed, const BlockOrder& order,
-                std::atomic<uint64_t>& next) {
+unsigned blocks_of_turn(const LaunchInfo& launch) { return std::max(1u, launch.cluster); }
+
+// `workers`: one, or one for each block of a cluster.
+void run_blocks(const std::unique_ptr<Worker>* workers, const LaunchInfo& launch, uint32_t seed,
+                const BlockOrder& order, std::atomic<uint64_t>& next) {
+  Worker& worker = *workers[0];
   const SignalStack signal_stack(worker);
-  worker.begin(launch, seed);
+  Cluster cluster;
+  for (unsigned i = 0; i < blocks_of_turn(launch); ++i) {
+    workers[i]->begin(launch, seed);
+    cluster.blocks.push_back(workers[i].get());
+  }
   for (uint64_t i; !failed && (i = next.fetch_add(1, std::memory_order_relaxed)) < order.count;)
-    worker.run_block(order[i]);
+    if (launch.cluster == 0) worker.run_block(order[i]);
+    else Worker::run_cluster(cluster, order[i] * launch.cluster);
   local.block = nullptr;
 }
 
@@ -90,6 +111,13 @@ cudaError_t set_max_dynamic_shared(const void* kernel, int bytes) {
   const std::lock_guard<std::mutex> lock(g_run);
   if (bytes < 0 || static_cast<size_t>(bytes) > kMaxShared) return remember(cudaErrorInvalidValue);
   g_max_shared[kernel] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t allow_large_clusters(const void* kernel, bool allowed) {
+  const std::lock_guard<std::mutex> lock(g_run);
+  if (allowed) g_large_clusters.insert(kernel);
+  else g_large_clusters.erase(kernel);
   return cudaSuccess;
 }
 
@@ -111,11 +139,12 @@ cudaError_t run(const LaunchInfo& launch) {
   counter.grid = launch.grid;
   counter.block = launch.block;
   counter.shared_bytes = launch.shared_bytes;
+  counter.cluster = launch.cluster;
 
-  const BlockOrder order(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z);
+  const BlockOrder order(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z / blocks_of_turn(launch));
   const uint64_t wanted = observer ? 1 : static_cast<uint64_t>(config.threads);  // observers see one block at a time
   const uint32_t threads = static_cast<uint32_t>(std::min(wanted, order.count));
-  while (g_workers.size() < threads) g_workers.push_back(std::make_unique<Worker>());
+  while (g_workers.size() < threads * blocks_of_turn(launch)) g_workers.push_back(std::make_unique<Worker>());
   failed = false;
   const FaultHandler faults;
   if (observer) observer->launch_begins(launch);
@@ -123,8 +152,8 @@ cudaError_t run(const LaunchInfo& launch) {
   const uint32_t seed = static_cast<uint32_t>(config.seed) * 64;
   std::vector<std::thread> helpers;
   for (uint32_t i = 1; i < threads; ++i)
-    helpers.emplace_back([&, i] { run_blocks(*g_workers[i], launch, seed + i, order, next); });
-  run_blocks(*g_workers[0], launch, seed, order, next);
+    helpers.emplace_back([&, i] { run_blocks(&g_workers[i * blocks_of_turn(launch)], launch, seed + i, order, next); });
+  run_blocks(&g_workers[0], launch, seed, order, next);
   for (std::thread& t : helpers) t.join();
   if (observer) observer->launch_ends();
   return failed ? remember(cudaErrorLaunchFailure) : cudaSuccess;
@@ -141,6 +170,7 @@ std::string counters() {
     json += "\"" + kernel_name(kernel) + "\":{\"launches\":" + std::to_string(c.launches) +
             ",\"grid\":" + shape(c.grid) + ",\"block\":" + shape(c.block) +
             ",\"smem\":" + std::to_string(c.shared_bytes);
+    if (c.cluster) json += ",\"cluster\":" + std::to_string(c.cluster);
     json += std::string(observer ? observer->counters(kernel) : "") + "}";
   }
   return json + "}";

@@ -24,21 +24,32 @@ namespace {
 struct SharedCells {
   std::vector<Cell> dynamic, statics;
 };
-SharedCells& shared_cells() {
-  static SharedCells cells;
-  return cells;
+SharedCells& shared_cells(uint32_t cluster_rank) {
+  static SharedCells cells[kLargestCluster];
+  return cells[cluster_rank];
+}
+
+// Does a barrier of the cluster lie between the access of another of its blocks and now?
+inline bool ordered_in_cluster(const Stamp& before) {
+  const uint32_t past = before.epoch - state.cluster_base - 1, rank = past / kClusterSpan;
+  return past % kClusterSpan + 1 <= local.worker->cluster->blocks[rank]->epoch_of_cluster;
 }
 
 // Nothing orders `before` ahead of `now`.
 inline bool conflict(Space space, const Stamp& before, Access before_kind, const Stamp& now) {
-  if (before.epoch <= state.block_base)  // of an earlier block, or of nobody
-    return space == Space::kGlobal && before.epoch > state.launch_base &&
+  if (!of_running_block(before.epoch)) {
+    if (before.epoch > state.cluster_base) {
+      if (ordered_in_cluster(before)) return false;
+      if (space != Space::kGlobal) return true;
+    }
+    return space == Space::kGlobal && before.epoch > state.launch_base &&  // else of nobody
            !order.acquired(before, before_kind == Access::kAtomic, now);
+  }
   return !ordered_in_block(before, now);
 }
 
 inline void remember_reader(Cell& c, const Stamp& now) {
-  if (c.reader.epoch <= state.block_base) {
+  if (!of_running_block(c.reader.epoch)) {
     if (c.reader.epoch > state.launch_base) c.earlier_reader = c.reader;
     if (c.other_reader.epoch > state.launch_base) c.earlier_reader = c.other_reader;
     c.reader = now;
@@ -63,7 +74,7 @@ void check(Cell& c, Space space, uintptr_t address, Access kind, const Stamp& no
     return;
   }
   if (space != Space::kGlobal) {
-    const bool written = c.write.epoch > state.block_base;
+    const bool written = c.write.epoch > state.cluster_base;
     const bool reads = kind == Access::kRead || kind == Access::kAtomic;
     if (written && c.write_kind == Access::kInFlight) report_in_flight(space, address, kind, now, c.write);
     else if (!written && reads) report_unwritten(space, address, now);
@@ -143,13 +154,8 @@ class Shadow : public Observer {
     begin_race_reports();
   }
   void block_begins(Block& block) override {
-    state.local = &local;
-    state.block = &block;
-    state.dynamic = reinterpret_cast<uintptr_t>(block.dynamic);
-    state.dynamic_size = block.dynamic_size;
-    state.statics = reinterpret_cast<uintptr_t>(block.statics);
-    state.statics_size = block.statics_size;
-    auto& cells = shared_cells();
+    if (state.span) state.block_base = state.cluster_base + block.cluster_rank * kClusterSpan;
+    auto& cells = shared_cells(block.cluster_rank);
     const auto fit = [](std::vector<Cell>& c, size_t bytes) {
       if (c.size() < bytes / 4 + 2) c.resize(bytes / 4 + 2);
     };
@@ -157,14 +163,27 @@ class Shadow : public Observer {
     fit(cells.statics, block.statics_size);
     order.block_begins(state.block_base, block.threads);
     add_block(state.block_base, block.linear);
-    state.os_thread = __builtin_thread_pointer();
+    runs(block);
   }
   void block_ends(Block& block) override {
     state.os_thread = nullptr;
     if (state.count) tally_block_ends();
-    state.block_base += block.epoch;
-    if (state.block_base > 0xf0000000u) __builtin_trap();  // epochs are used up: a process of days
+    if (!state.span) forget_up_to(state.block_base + block.epoch);
     if (state.reported) failed = true;
+  }
+  void block_pauses(Block&) override {
+    state.os_thread = nullptr;
+    if (state.count) tally_block_ends();
+    if (state.reported) failed = true;
+  }
+  void block_resumes(Block& block) override {
+    state.block_base = state.cluster_base + block.cluster_rank * kClusterSpan;
+    runs(block);
+  }
+  void cluster_begins(uint32_t) override { state.span = kClusterSpan; }
+  void cluster_ends() override {
+    state.span = 0;
+    forget_up_to(state.cluster_base + kLargestCluster * kClusterSpan);
   }
   void launch_ends() override {
     if (state.count) tally_launch_ends(kernel_);
@@ -177,10 +196,25 @@ class Shadow : public Observer {
   void clear_counters() override { clear_tally(); }
 
  private:
+  static void runs(Block& block) {
+    state.local = &local;
+    state.block = &block;
+    state.dynamic = reinterpret_cast<uintptr_t>(block.dynamic);
+    state.dynamic_size = block.dynamic_size;
+    state.statics = reinterpret_cast<uintptr_t>(block.statics);
+    state.statics_size = block.statics_size;
+    state.os_thread = __builtin_thread_pointer();
+  }
+  static void forget_up_to(uint32_t epoch) {
+    if (epoch > 0xf0000000u) __builtin_trap();  // epochs are used up: a process of days
+    state.block_base = state.cluster_base = epoch;
+  }
+
   const void* kernel_ = nullptr;
 };
 
 inline Stamp stamp(const Thread& thread, const void* pc) {
+  if (state.span && state.block->epoch > state.span) fail("more than %u barriers in a cluster", state.span);
   Stamp now;
   now.epoch = state.block_base + state.block->epoch;
   now.who = thread.linear | order.fences(thread.linear) << 10 | (thread.warp_epoch & 0xffff) << 16;
@@ -213,9 +247,18 @@ void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const 
   const Stamp now = stamp(thread, pc);
   Space space = Space::kDynamic;
   uintptr_t begin = state.dynamic;
-  std::vector<Cell>* cells = &shared_cells().dynamic;
+  const uint32_t rank = state.block->cluster_rank;
+  std::vector<Cell>* cells = &shared_cells(rank).dynamic;
   if (address - begin >= state.dynamic_size) {
     const Worker* worker = local.worker;
+    if (worker->cluster)
+      for (const Worker* other : worker->cluster->blocks) {  // not counted: it comes from another multiprocessor
+        begin = reinterpret_cast<uintptr_t>(other->block.dynamic);
+        if (address - begin >= state.dynamic_size) continue;
+        cells = &shared_cells(other->block.cluster_rank).dynamic;
+        if (state.races) check_range(&(*cells)[address / 4 - begin / 4], space, address, bytes, kind, now);
+        return;
+      }
     begin = state.statics;
     if (address - begin >= state.statics_size) {
       if (worker->in_dynamic_guard(reinterpret_cast<const void*>(address))) return;  // the canaries tell
@@ -225,7 +268,7 @@ void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const 
     }
     if (address - reinterpret_cast<uintptr_t>(&local) < sizeof(Local)) return;
     space = Space::kStatic;
-    cells = &shared_cells().statics;
+    cells = &shared_cells(rank).statics;
   }
   if (state.count && kind != Access::kArrived) tally(space, address, bytes, kind, now.pc, thread);
   if (state.races) check_range(&(*cells)[address / 4 - begin / 4], space, address, bytes, kind, now);

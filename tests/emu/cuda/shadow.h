@@ -104,6 +104,9 @@ class Pages {
 };
 
 // What is known of the running launch and block.
+// Each block of a cluster has the epochs of a span of its own, as they take turns: more barriers are refused.
+constexpr uint32_t kClusterSpan = 4096, kLargestCluster = 16;
+
 struct State {
   void* os_thread = nullptr;     // that runs kernels now; accesses of others are none of ours
   const Local* local = nullptr;
@@ -111,11 +114,18 @@ struct State {
   uintptr_t dynamic = 0, dynamic_size = 0, statics = 0, statics_size = 0;
   uintptr_t module = 0;          // where it is loaded
   uint32_t launch_base = 0, block_base = 0;  // epochs up to here: earlier launches, earlier blocks
+  uint32_t cluster_base = 0;     // earlier clusters; block_base but in a cluster
+  uint32_t span = 0;             // epochs of the running block; 0: no end
   bool races = false, count = false, reported = false;
 };
 extern State state;
 extern Pages pages;
 extern Order order;
+
+// Of the block that runs now?
+inline bool of_running_block(uint32_t epoch) {
+  return epoch > state.block_base && (!state.span || epoch - state.block_base <= state.span);
+}
 
 enum class Space : uint8_t { kDynamic, kStatic, kGlobal };
 
@@ -132,7 +142,7 @@ void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& 
 // ---- counters (shadow_tally.cpp) ----
 void tally(Space space, uintptr_t address, size_t bytes, Access kind, uint32_t pc, const Thread& thread);
 void tally_page(Page& page, uintptr_t address, size_t bytes, Access kind);  // within the page
-void tally_block_ends();
+void tally_block_ends();  // or pauses
 void tally_launch_ends(const void* kernel);
 const char* tally_json(const void* kernel);
 void clear_tally();

@@ -46,8 +46,9 @@ std::string block_of(const Stamp& stamp) {
 }
 
 std::string place(Space space, uintptr_t address) {
-  if (space == Space::kDynamic)
+  if (space == Space::kDynamic && address - state.dynamic < state.dynamic_size)
     return "offset " + std::to_string(address - state.dynamic) + " of dynamic shared memory";
+  if (space == Space::kDynamic) return "dynamic shared memory of another block of the cluster";
   if (space == Space::kStatic) return "static shared memory";
   char text[64];
   std::snprintf(text, sizeof text, "global memory at %#zx", static_cast<size_t>(address));
@@ -76,8 +77,8 @@ void add_block(uint32_t base, uint64_t linear) { g_blocks.emplace_back(base, lin
 void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before,
                  Access before_kind) {
   if (is_known(now, before)) return;
-  const bool same_block = before.epoch > state.block_base;
-  const char* missing = !same_block ? "nothing orders the blocks"
+  const bool same_block = of_running_block(before.epoch), same_cluster = before.epoch > state.cluster_base;
+  const char* missing = !same_block ? (same_cluster ? "no cluster_sync lies between them" : "nothing orders the blocks")
                         : before.warp() == now.warp() ? "neither a barrier nor a __syncwarp lies between them"
                                                       : "no barrier lies between them";
   const std::string here = verb(kind) + line_of(now), there = line_of(before);

@@ -123,6 +123,8 @@ void Worker::begin(const LaunchInfo& l, uint32_t seed) {
   block.dim = l.block;
   block.grid = l.grid;
   block.threads = l.block.x * l.block.y * l.block.z;
+  block.cluster_rank = 0;
+  block.cluster_size = 1;
   block.dynamic_size = l.shared_bytes;
   block.dynamic = shared_map + kSharedRoom - round_up(l.shared_bytes, kSharedAlign);
   block.statics = local.statics;
@@ -162,7 +164,7 @@ void Worker::check_canaries() {
   failed = true;
 }
 
-void Worker::run_block(uint64_t linear) {
+void Worker::start_block(uint64_t linear) {
   block.linear = linear;
   block.index = {static_cast<unsigned>(linear % block.grid.x),
                  static_cast<unsigned>(linear / block.grid.x % block.grid.y),
@@ -186,14 +188,27 @@ void Worker::run_block(uint64_t linear) {
     ready_threads.push(i);
   }
   if (observer) observer->block_begins(block);
-  // A thread that waits or ends hands over to the next one itself; control comes back when none is ready.
+}
+
+// A thread that waits or ends hands over to the next one itself; control comes back when none is ready.
+void Worker::advance() {
   const int first = ready_threads.pop();
-  resume(nullptr, &threads[first]);
+  if (first < 0) return;
+  resume(nullptr, &threads[static_cast<uint32_t>(first)]);
   local.thread = nullptr;
+}
+
+void Worker::end_block() {
   if (!failed && block.alive) report_deadlock();
   if (failed) stacks.give_all();
   check_canaries();
   if (observer) observer->block_ends(block);
+}
+
+void Worker::run_block(uint64_t linear) {
+  start_block(linear);
+  advance();
+  end_block();
 }
 
 void fiber_main() {

@@ -49,6 +49,7 @@ class ReadyThreads {
   void reset(Order order, std::mt19937* random);
   void push(uint32_t thread);
   int pop();                 // -1: none
+  bool empty() const { return order_ == kWarpPriority ? !warps_ : head_ == tail_; }
   void new_priorities();     // kWarpPriority: at each barrier another warp runs ahead of the others
 
  private:
@@ -60,10 +61,23 @@ class ReadyThreads {
   uint8_t place_[kMaxWarps], warp_at_[kMaxWarps];
 };
 
+struct Worker;
+
+// Blocks that are on the device together. Here they take turns, each until all of its threads wait. The static
+// shared memory of an OS thread is that of the block whose turn it is.
+struct Cluster {
+  std::vector<Worker*> blocks;
+  uint32_t arrived = 0, alive = 0;  // threads, of all blocks
+  uint32_t passed = 0;              // barriers of the cluster
+  Site site;                        // of the barrier that threads wait at
+  void release();                   // them
+};
+
 struct Worker {
   Worker();
   void begin(const LaunchInfo& launch, uint32_t seed);  // on the OS thread that will run the blocks
   void run_block(uint64_t linear);
+  static void run_cluster(Cluster& cluster, uint64_t first);  // blocks first, first + 1, ...
   void suspend();                    // the running thread waits; returns when it is ready again
   [[noreturn]] void abandon_block(); // from a thread, or from the fault handler
   void ready(uint32_t thread) { ready_threads.push(thread); }
@@ -72,6 +86,7 @@ struct Worker {
 
   void settle(Warp& warp, uint32_t warp_index, Meeting& meeting);  // completes it if all have come
   void release(Barrier& barrier);
+  void thread_leaves_cluster();
 
   Block block{};
   std::vector<Thread> threads;
@@ -82,6 +97,9 @@ struct Worker {
   std::mt19937 random;
   emu::Stacks stacks{kStackBytes};
   const LaunchInfo* launch = nullptr;
+  Cluster* cluster = nullptr;        // of the block that runs, if it was launched in one
+  std::vector<uint16_t> at_cluster_barrier;
+  uint32_t epoch_of_cluster = 0;     // the block's, when the last barrier of the cluster was complete
   char* shared_map = nullptr;        // guard page, kMaxShared + room for canaries, guard page
   char* fault_stack = nullptr;       // for the report of a fault, whatever state the thread's own stack is in
   char* signal_stack = nullptr;
@@ -89,6 +107,10 @@ struct Worker {
 
  private:
   friend void fiber_main();
+  void start_block(uint64_t linear);
+  void advance();            // until no thread of the block is ready
+  void end_block();
+  void take_turn(Worker*& before);
   void resume(Thread* from, Thread* to);
   void next_thread_forever();
   void thread_ends();
@@ -96,6 +118,7 @@ struct Worker {
   void check_canaries();
   void report_deadlock();
 
+  std::vector<char> statics_;  // while another block of the cluster runs
   void* scheduler_pointer_ = nullptr;
   void* scheduler_sanitizer_ = nullptr;
   const void* scheduler_stack_ = nullptr;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One kernel for each wrapper of kernels/cuda/ptx.cuh, on registers and memory that the caller lays out. It is built
 // twice, here and by nvcc: tests/test_ptx_conformance.py knows from the PTX ISA what has to come out of both.
+#include "cluster.cuh"
 #include "selftest.h"
 
 #define SELFTEST_API extern "C" __attribute__((visibility("default")))
@@ -48,6 +49,8 @@ __global__ void copies(const uint32_t* x, const int* valid, uint32_t* out) {
     for (int i = 0; i < 4; ++i) out[(32 + group * 32 + lane) * 4 + i] = s[(group * 32 + (lane ^ 1)) * 4 + i];
 }
 
+__global__ void stores(const uint4* x, uint4* y) { store_global16(y + (threadIdx.x ^ 3), x[threadIdx.x]); }
+
 template <class T>
 Device<T> device(const T* values, size_t n) { return Device<T>(std::vector<T>(values, values + n)); }
 
@@ -72,9 +75,44 @@ SELFTEST_API int selftest_ldmatrix(const uint16_t* rows, int stride, const int* 
                           dorder.data, transposed != 0, dout.data),
                    dout, out);
 }
+SELFTEST_API int selftest_stores(const uint32_t* x, uint32_t* y) {
+  const auto dx = device(x, 128);
+  const Device<uint32_t> dy(128);
+  return give_back(launch(&stores, 1, 32, 0, nullptr, reinterpret_cast<const uint4*>(dx.data),
+                          reinterpret_cast<uint4*>(dy.data)), dy, y);
+}
 SELFTEST_API int selftest_cp_async(const uint32_t* x, const int* valid, uint32_t* out) {
   const auto dx = device(x, 256);
   const auto dvalid = device(valid, 64);
   const Device<uint32_t> dout(384);
   return give_back(launch(&copies, 1, 32, 1024, nullptr, dx.data, dvalid.data, dout.data), dout, out);
+}
+
+// Rank, size, and both loads of what the block `step` further in the cluster holds.
+namespace {
+__global__ void clusters(int step, unsigned* who, float* one, float4* four) {
+  DYN_SMEM(float4, s);
+  const unsigned rank = cluster_rank(), size = cluster_size(), at = blockIdx.x * blockDim.x + threadIdx.x;
+  const float v = static_cast<float>(at);
+  s[threadIdx.x] = make_float4(v, v + 0.25f, v + 0.5f, v + 0.75f);
+  cluster_sync();
+  who[2 * at] = rank, who[2 * at + 1] = size;
+  const unsigned other = (rank + static_cast<unsigned>(step)) % size;
+  one[at] = cluster_load(reinterpret_cast<const float*>(s + threadIdx.x) + 3, other);
+  four[at] = cluster_load(s + threadIdx.x, other);
+  cluster_sync();
+}
+}  // namespace
+// `blocks` of 32 threads in clusters of `cluster`; -1: the device has none of that size.
+SELFTEST_API int selftest_clusters(int cluster, int blocks, int step, unsigned* who, float* one, float* four) {
+  const size_t n = static_cast<size_t>(blocks) * 32;
+  if (!active_clusters(reinterpret_cast<const void*>(&clusters), static_cast<unsigned>(cluster), 32, 512)) return -1;
+  const Device<unsigned> dwho(2 * n);
+  const Device<float> done(n), dfour(4 * n);
+  cudaError_t error =
+      launch_clusters(&clusters, static_cast<unsigned>(cluster), static_cast<unsigned>(blocks), 32, 512, nullptr, step,
+                      dwho.data, done.data, reinterpret_cast<float4*>(dfour.data));
+  if (error == cudaSuccess) error = static_cast<cudaError_t>(give_back(error, dwho, who));
+  if (error == cudaSuccess) error = static_cast<cudaError_t>(give_back(error, done, one));
+  return give_back(error, dfour, four);
 }

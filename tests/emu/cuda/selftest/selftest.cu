@@ -4,7 +4,7 @@
 namespace selftest {
 namespace {
 
-constexpr int kNumbers = 32;
+constexpr int kNumbers = 40;
 Planted* all() {
   static Planted table[kNumbers];
   return table;

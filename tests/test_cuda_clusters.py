@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mhc_pre, mhc_post_pre and mhc_head on clusters of blocks: one launch, and the bits of the two launches that devices
+without clusters take, whatever the number of tokens."""
+import pytest
+import torch
+from emu_util import Emulator, library
+from test_mhc_head import make_inputs as head_inputs
+from test_mhc_pre import make_inputs as pre_inputs
+from util import bits, rng
+
+from dsv4spec import ops, use_backend
+
+SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
+# Tiles of 8, 16 and 32 tokens; clusters of 1, 2, 16 blocks; several tiles a cluster, so that coefficients wait.
+SMALL = [(1, 136), (9, 264), (17, 1032), (70, 392)]
+CALLS = [(op, *size) for op in ("mhc_pre", "mhc_post_pre", "mhc_head") for size in SMALL] + [
+    ("mhc_pre", 300, 2184), ("mhc_post_pre", 4500, 8), ("mhc_post_pre", 3, 4096), ("mhc_head", 2, 4096)]
+
+
+@pytest.fixture(scope="module")
+def emu():
+    return Emulator(library("dsv4spec_cuda_emu"))
+
+
+def arguments(op, T, d):
+    if op == "mhc_head":
+        return (*head_inputs(T, 4, d, torch.bfloat16),), dict(SITE)
+    opened = pre_inputs(T, 4, d, torch.bfloat16)
+    if op == "mhc_pre":
+        return opened, dict(SITE, sinkhorn_iters=4)
+    g = rng("clusters", T, d)
+    y = torch.randn(T, d, generator=g).bfloat16()
+    return (y, opened[0], torch.rand(T, 4, generator=g), torch.rand(T, 4, 4, generator=g), *opened[1:]), dict(SITE, sinkhorn_iters=4)
+
+
+def run(emu, op, args, kwargs, **settings):
+    """Results, and how often which kernel was launched."""
+    emu.clear()
+    with use_backend("cuda_emu"), emu.settings(**settings):
+        out = getattr(ops, op)(*args, **kwargs)
+    launches = {name.split("<")[0].split("::")[-1]: c["launches"] for name, c in emu.counters().items()}
+    return out if isinstance(out, tuple) else (out,), launches
+
+
+@pytest.mark.parametrize("op, T, d", CALLS)
+def test_one_launch_with_the_bits_of_two(emu, op, T, d):
+    args, kwargs = arguments(op, T, d)
+    one, launches = run(emu, op, args, kwargs)
+    assert launches == {"mhc_cluster": 1}
+    two, launches = run(emu, op, args, kwargs, capability=80)
+    pairs = -(-T // 4096)
+    assert launches == {"mhc_project_bf16": pairs, "mhc_finish": pairs}
+    for a, b in zip(one, two):
+        assert torch.isfinite(a).all() and torch.equal(bits(a), bits(b))
+
+
+@pytest.mark.parametrize("op", ["mhc_pre", "mhc_post_pre", "mhc_head"])
+def test_a_row_does_not_depend_on_its_batch(emu, op):
+    """With the norm, whose sum goes through the cluster too; tiles of every size."""
+    T, d = 110, 264
+    args, kwargs = arguments(op, T, d)
+    kwargs["norm_weight"] = torch.rand(d, generator=rng("norm", d)).bfloat16()
+    rows = len(args) - 3  # arguments that have a row a token
+    whole, _ = run(emu, op, args, kwargs)
+    for first, last in ((0, 1), (3, 12), (100, 110), (20, 60)):
+        part, _ = run(emu, op, (*(a[first:last] for a in args[:rows]), *args[rows:]), kwargs)
+        for a, b in zip(part, whole):
+            assert torch.equal(bits(a), bits(b[first:last])), (first, last)
+
+
+def test_what_does_not_fit_takes_two_launches(emu):
+    for T, hc, d, dtype in ((1, 4, 4104, torch.bfloat16), (2, 2, 136, torch.bfloat16), (2, 4, 136, torch.float32)):
+        _, launches = run(emu, "mhc_pre", pre_inputs(T, hc, d, dtype), dict(SITE, sinkhorn_iters=2))
+        assert sum(launches.values()) == 2 and "mhc_cluster" not in launches
