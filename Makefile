@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #   make demo    decode a prompt with the small model in the box, plain and speculative
 #   make test    run the tests
+#   make package-test    build and install the package in clean environments, and its examples
 #   make clean   remove everything that make made, .venv included
 # Both set up .venv and install into it first, and again whatever has changed since.
 #   make PYTHON=python3.12 PIP_ARGS="--index-url https://..." MAX_JOBS=4 test
@@ -23,12 +24,15 @@ SOURCES := $(shell find csrc include kernels cmake python tests/emu -mindepth 1 
              \( -name __pycache__ -o -name lib -o -path python/dsv4spec/include -o -name '*.egg-info' -o -name '*.so' \) -prune -o -print) \
            CMakeLists.txt setup.py pyproject.toml MANIFEST.in LICENSE
 
-.PHONY: demo test clean
+.PHONY: demo test package-test clean
 demo: $(VENV)/package.stamp
 	$(BIN)/dsv4spec demo
 
 test: $(VENV)/package.stamp $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests $(PYTEST_ARGS)
+
+package-test: $(VENV)/package.stamp $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests -m package $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) build dist python/*.egg-info python/dsv4spec/lib python/dsv4spec/include \

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs CMake for the compiled part. Metadata: pyproject.toml. Variables that it reads: DSV4SPEC_CUDA, DSV4SPEC_ASCEND,
 DSV4SPEC_EMULATE, DSV4SPEC_CPU_LEVELS, DSV4SPEC_CUDA_ARCHS (CMakeLists.txt), MAX_JOBS (parallel compiles), CMAKE_ARGS
-(passed on to CMake)."""
+(passed on to CMake); docs/environment.md has them all."""
 import os
 import shlex
 import shutil
@@ -15,7 +15,8 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT / "cmake"))
+sys.path[:0] = [str(ROOT / "cmake"), str(ROOT / "tools")]
+from check_machine import no_compiler  # noqa: E402
 from jobs import build_jobs  # noqa: E402
 
 
@@ -49,6 +50,10 @@ class CMakeBuild(build_ext):
     def build_extension(self, ext):
         import pybind11
 
+        arguments = shlex.split(os.environ.get("CMAKE_ARGS", ""))
+        if not any(a.startswith(("-DCMAKE_CXX_COMPILER=", "-DCMAKE_TOOLCHAIN_FILE=", "--toolchain")) for a in arguments):
+            for line in no_compiler():  # CMake would say it on a page
+                raise SystemExit(f"dsv4spec: {line}")
         built = Path(self.get_ext_fullpath(ext.name)).resolve().parent
         package = ROOT / "python" / "dsv4spec" if self.in_sources else built
         ninja = shutil.which("ninja")
@@ -59,7 +64,7 @@ class CMakeBuild(build_ext):
                     ("DSV4SPEC_CPU_LEVELS", ""), ("DSV4SPEC_CUDA_ARCHS", ""), ("DSV4SPEC_CUDA_FLAGS", ""))]
         run("cmake", "-S", ROOT, "-B", tree, *generator, f"-DDSV4SPEC_LIB_DIR={package / 'lib'}",
             f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={pybind11.get_cmake_dir()}", *options,
-            *shlex.split(os.environ.get("CMAKE_ARGS", "")))
+            *arguments)
         run("cmake", "--build", tree, "--parallel", build_jobs())
 
 

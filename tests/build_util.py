@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ def tool(name: str) -> str:
 
 def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:
     """The files that a build reads, outside git, less the folders in ``without``."""
-    for name in ("csrc", "include", "kernels", "cmake", "python"):
+    for name in ("csrc", "include", "kernels", "cmake", "python", "tools"):
         shutil.copytree(ROOT / name, to / name, ignore=IGNORED)
     if (ROOT / "tests" / "emu").exists():
         shutil.copytree(ROOT / "tests" / "emu", to / "tests" / "emu", ignore=IGNORED)
@@ -44,6 +45,28 @@ def run(*command, cwd=None, env=None, timeout=900, **changes) -> subprocess.Comp
             environ[name] = str(value)
     return subprocess.run([str(c) for c in command], cwd=cwd, env=environ, timeout=timeout, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def make_sdist(source: Path, folder: Path) -> Path:
+    """The source archive of the tree ``source``, made as pip would."""
+    code = f"from setuptools import build_meta; build_meta.build_sdist({str(folder)!r})"
+    result = run(sys.executable, "-c", code, cwd=source)
+    assert result.returncode == 0, result.stdout
+    [path] = folder.iterdir()
+    return path
+
+
+def unpack(sdist: Path, folder: Path) -> Path:
+    """The tree in a source archive."""
+    with tarfile.open(sdist) as archive:
+        safe = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.3 and older have none
+        archive.extractall(folder, **safe)
+    [tree] = folder.iterdir()
+    return tree
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
 def script(path: Path, text: str) -> Path:

@@ -57,6 +57,7 @@ def _setup(tmp_path, *arguments, cmake_exit=0, ninja=False, **environ):
     """Run setup.py with a cmake that only writes down how it was called."""
     bin_dir, log = tmp_path / "bin", tmp_path / "log"
     script(bin_dir / "cmake", f'echo "$@" >> {log}\nexit {cmake_exit}\n')
+    script(bin_dir / "c++", "exit 0\n")
     if ninja:
         script(bin_dir / "ninja", "exit 0\n")
     tree = copy_sources(tmp_path / "tree")
@@ -101,8 +102,12 @@ def test_a27_a_failed_build_fails_the_install(tmp_path):
     assert result.returncode != 0 and "failed with exit code 3" in result.stdout and "Traceback" not in result.stdout
 
 
-def test_a26_a_missing_cmake_is_one_sentence(tmp_path):
+def test_a26_a_missing_cmake_or_compiler_is_one_sentence(tmp_path):
     tree = copy_sources(tmp_path / "tree")
+    result = run(sys.executable, "setup.py", "build_ext", cwd=tree, PATH=str(tmp_path), CXX=None)
+    assert result.returncode != 0 and "dsv4spec: no C++17 compiler (looked for c++, g++, clang++)" in result.stdout
+    assert "Traceback" not in result.stdout
+    script(tmp_path / "c++", "exit 0\n")
     result = run(sys.executable, "setup.py", "build_ext", cwd=tree, PATH=str(tmp_path))
     assert result.returncode != 0 and "cmake is not installed: pip install cmake" in result.stdout
 

@@ -7,6 +7,15 @@ import sys
 import sysconfig
 
 
+def no_compiler():
+    """A list with the line that says so, or an empty one. setup.py asks too."""
+    compiler = os.environ.get("CXX")
+    if any(shutil.which(c.split()[0]) for c in ([compiler] if compiler else ["c++", "g++", "clang++"])):
+        return []
+    return ["no C++17 compiler (%s); install g++, or set CXX"
+            % ("CXX=" + compiler if compiler else "looked for c++, g++, clang++")]
+
+
 def missing():
     found = []
     if sys.version_info < (3, 10):
@@ -17,10 +26,7 @@ def missing():
     if not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")):
         found.append("Python's headers are missing (%s/Python.h); install python3-dev (Debian, Ubuntu) or "
                      "python3-devel" % sysconfig.get_paths()["include"])
-    compiler = os.environ.get("CXX")
-    if not any(shutil.which(c.split()[0]) for c in ([compiler] if compiler else ["c++", "g++", "clang++"])):
-        found.append("no C++17 compiler (%s); install g++, or set CXX"
-                     % ("CXX=" + compiler if compiler else "looked for c++, g++, clang++"))
+    found += no_compiler()
     return found
 
 
