@@ -176,7 +176,11 @@ void set_num_threads(int32_t n) {
 void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t), void* ctx) {
   if (n <= 0) return;
   const int threads = num_threads();
+#ifdef __SANITIZE_THREAD__
+  grain = 1;  // scripts/tsan.sh: small tests share their work too
+#else
   grain = std::max<int64_t>(grain, 1);
+#endif
   if (threads == 1 || n < 2 * grain || t_inside || !g_mutex.try_lock()) {
     fn(ctx, 0, n);
     return;
