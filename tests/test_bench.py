@@ -365,10 +365,12 @@ def test_the_ascend_emulator_gives_costs_and_no_time(tmp_path, capsys):
     assert {name.split()[0] for name in result["no_kernel"]} == {"verify_tree_sampling"}
 
 
-def test_the_cuda_emulator_counts_launches_and_refuses_wrong_results(monkeypatch, capsys):
-    assert emulated("cuda_emu", "mhc_pre") == 0
-    text = capsys.readouterr().out
-    assert "mhc_pre tiny T=1                                                   2" in text
+def test_the_cuda_emulator_counts_launches_and_refuses_wrong_results(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "costs.json"
+    assert emulated("cuda_emu", "mhc_pre", "--json", file) == 0
+    text, lines = capsys.readouterr().out, json.loads(file.read_text())["lines"]
+    assert [line["case"] for line in lines] == ["T=1", "T=20"]
+    assert all(line["blocks"] >= line["launches"] >= 1 and "median_us" not in line for line in lines)
     assert "DSV4SPEC_EMU_FLAVOUR=shadow counts sectors" in text
     right = ops.mhc_pre
     monkeypatch.setattr(ops, "mhc_pre", lambda *a, **k: tuple(t + 1 for t in right(*a, **k)))
