@@ -16,6 +16,7 @@ constexpr int kTileRows = 6;
 #else
 constexpr int kTileRows = 2;
 #endif
+constexpr int64_t kShortDepth = 512;  // k up to which a row of weights is short
 constexpr int64_t kScaleBlock = 128;  // edge of the scale blocks of FP8 weights
 
 // How values are multiplied: V holds kStep of them.
@@ -133,6 +134,38 @@ inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, 
     if (rest == 2) return tile(std::integral_constant<int, 2>{}, m);
   }
   if (rest) tile(std::integral_constant<int, 1>{}, m);
+}
+
+// y[m*4 + n] = x_m . w[n] of one to four rows, with the bits of dots and hsum, where k is a multiple of kStep: products too
+// short to pay for sums that pass through memory.
+template <class Lanes, int M, class X, class Y>
+inline void short_tile(const X* x, int64_t pitch, const FloatSource<Lanes, Y>& w, int64_t k, float* y) {
+  const Y *w0 = w.w[0], *w1 = w.w[1], *w2 = w.w[2], *w3 = w.w[3];
+  vf c[M * 4] = {};
+  for (int64_t i = 0; i < k; i += Lanes::kStep) {
+    const typename Lanes::V b0 = Lanes::load(w0 + i), b1 = Lanes::load(w1 + i), b2 = Lanes::load(w2 + i),
+                            b3 = Lanes::load(w3 + i);
+    for (int m = 0; m < M; ++m) {
+      const typename Lanes::V a = Lanes::load(x + m * pitch + i);
+      c[m * 4] = Lanes::multiply_add(c[m * 4], a, b0);
+      c[m * 4 + 1] = Lanes::multiply_add(c[m * 4 + 1], a, b1);
+      c[m * 4 + 2] = Lanes::multiply_add(c[m * 4 + 2], a, b2);
+      c[m * 4 + 3] = Lanes::multiply_add(c[m * 4 + 3], a, b3);
+    }
+  }
+  for (int m = 0; m < M; ++m) hsum4(c + 4 * m, y + 4 * m);
+}
+
+// The same for `rows` rows; false, and nothing is done, if they are not one to four, if k is no such multiple, or if it is
+// so long that weights are to be fetched ahead.
+template <class Lanes, class X, class Y>
+inline bool short_rows(const X* x, int64_t pitch, int64_t rows, const FloatSource<Lanes, Y>& w, int64_t k, float* y) {
+  if (rows > 4 || k % Lanes::kStep || k > kShortDepth) return false;
+  if (rows == 1) short_tile<Lanes, 1>(x, pitch, w, k, y);
+  else if (rows == 2) short_tile<Lanes, 2>(x, pitch, w, k, y);
+  else if (rows == 3) short_tile<Lanes, 3>(x, pitch, w, k, y);
+  else short_tile<Lanes, 4>(x, pitch, w, k, y);
+  return true;
 }
 
 }  // namespace dsv4::cpu

@@ -138,17 +138,21 @@ void gate_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
   auto weight_row = [&](int64_t i) { return shared ? p.shared_w13.at<Y>(i) : p.w13.at<Y>(g.expert, i); };
   const int64_t j1 = std::min(j + 1, inter - 1);
   const FloatSource<InLanes<X, Y>, Y> w{{weight_row(j), weight_row(j1), weight_row(inter + j), weight_row(inter + j1)}};
+  auto put = [&](int64_t m, const float* y) {  // y: g of both columns, then u
+    for (int c = 0; c < 2 && j + c < inter; ++c) plan.h[m * h_pitch(p) + j + c] = y[c], plan.u[m * h_pitch(p) + j + c] = y[2 + c];
+  };
+  float y[4 * N];
+  if (short_rows(reinterpret_cast<const X*>(plan.x) + g.begin * x_pitch(p), x_pitch(p), g.end - g.begin, w, p.d, y)) {
+    for (int64_t m = g.begin; m < g.end; ++m) put(m, y + (m - g.begin) * N);
+    return;
+  }
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
     vf sums[kRows * N];
     std::fill_n(sums, rows * N, vf{});
     const X* x = reinterpret_cast<const X*>(plan.x) + first * x_pitch(p);
     dots_rows<InLanes<X, Y>, N>(x, x_pitch(p), rows, w, p.d, sums, first == g.begin ? 2 * (w.w[1] - w.w[0]) : 0);
-    for (int64_t m = 0; m < rows; ++m) {
-      const int64_t at = (first + m) * h_pitch(p) + j;
-      for (int c = 0; c < 2 && j + c < inter; ++c)
-        plan.h[at + c] = hsum(sums[m * N + c]), plan.u[at + c] = hsum(sums[m * N + 2 + c]);
-    }
+    for (int64_t m = 0; m < rows; ++m) hsum4(sums + m * N, y), put(first + m, y);
   }
 }
 
@@ -172,14 +176,20 @@ void down_panel(const Params& p, const Plan& plan, const Group& g, int64_t j) {
     const int64_t i = std::min(j + c, p.d - 1);
     w.w[c] = shared ? p.shared_w2.at<Y>(i) : p.w2.at<Y>(g.expert, i);
   }
+  const int64_t inter = shared ? p.shared_inter : p.inter;
+  auto put = [&](int64_t m, const float* y) { std::copy_n(y, std::min<int64_t>(N, p.d - j), plan.y + m * y_pitch(p) + j); };
+  float y[4 * N];
+  if (short_rows(plan.h + g.begin * h_pitch(p), h_pitch(p), g.end - g.begin, w, inter, y)) {
+    for (int64_t m = g.begin; m < g.end; ++m) put(m, y + (m - g.begin) * N);
+    return;
+  }
   for (int64_t first = g.begin; first < g.end; first += kRows) {
     const int64_t rows = std::min<int64_t>(kRows, g.end - first);
     vf sums[kRows * N];
     std::fill_n(sums, rows * N, vf{});
-    dots_rows<FloatLanes, N>(plan.h + first * h_pitch(p), h_pitch(p), rows, w, shared ? p.shared_inter : p.inter, sums,
+    dots_rows<FloatLanes, N>(plan.h + first * h_pitch(p), h_pitch(p), rows, w, inter, sums,
                              first == g.begin ? N * (w.w[1] - w.w[0]) : 0);
-    for (int64_t m = 0; m < rows; ++m)
-      for (int c = 0; c < N && j + c < p.d; ++c) plan.y[(first + m) * y_pitch(p) + j + c] = hsum(sums[m * N + c]);
+    for (int64_t m = 0; m < rows; ++m) hsum4(sums + m * N, y), put(first + m, y);
   }
 }
 

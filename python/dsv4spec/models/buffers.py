@@ -53,6 +53,7 @@ class Rows:
     def __init__(self, c: DeepseekV4Config, T: int, options: dict):
         f32 = {**options, "dtype": torch.float32}
         self.streams = torch.zeros(T, c.hc_mult, c.hidden_size, **options)
+        self.fused = torch.zeros_like(self.streams)
         y = torch.zeros(T, c.hidden_size, **options)
         # Two sets in turn: an op reads post and comb of one and writes the other.
         self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
@@ -81,7 +82,8 @@ class Rows:
     def first(self, rows: int) -> Rows:
         """The first ``rows`` rows, in the same memory."""
         view = object.__new__(Rows)
-        view.streams, view.heads, view.experts = (x[:rows] for x in (self.streams, self.heads, self.experts))
+        view.streams, view.fused, view.heads, view.experts = (
+            x[:rows] for x in (self.streams, self.fused, self.heads, self.experts))
         view.counting = self.counting[:rows + 1]
         view._options, view._products, view._routes = self._options, {}, {}
         view.sites = [tuple(x[:rows] for x in site) for site in self.sites]

@@ -59,16 +59,16 @@ class DeepseekV4NextN:
             raise ValueError(f"nextn.forward: hidden: expected shape [T={T}, hc_mult*hidden_size="
                              f"{c.nextn_hidden_size}] ({c.hc_mult} streams before the hc head), got "
                              f"{list(hidden.shape)}")
-        ids = batch.input_ids.clamp(0, c.vocab_size - 1)
+        buffers, pick = self.target.buffers, None
+        own, ids = buffers.of(T), batch.input_ids.clamp(0, c.vocab_size - 1)
         streams = ops.nextn_fuse_hidden(torch.embedding(self.embed, ids), hidden, self.enorm, self.hnorm, self.e_proj,
                                         self.h_proj, eps=c.rms_norm_eps, e_proj_scale=self.e_scale,
-                                        h_proj_scale=self.h_scale)
-        buffers, pick = self.target.buffers, None
+                                        h_proj_scale=self.h_scale, out=own.fused)
         if picked is not None:
             room = buffers.of(len(picked))
             pick = Pick(picked, batch.one_row_each(picked, room.counting), room)
         return run_layers(c, [self.layer], [cache.draft], streams, ids, batch, self.target.tables.of(cache),
-                          buffers.of(T), pick)
+                          own, pick)
 
     @torch.no_grad()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
