@@ -115,9 +115,10 @@ DSV4_DEVICE unsigned cluster_size() {
 }
 
 // A barrier of all threads of the cluster's blocks; what they wrote before it, also to shared memory, is seen behind.
+// Lanes may come to it apart.
 DSV4_DEVICE void cluster_sync() {
 #if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;\n" : : : "memory");
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" : : : "memory");
 #elif defined(CUDA_EMU)
   cuda_emu::cluster_sync();
 #endif

@@ -6,6 +6,10 @@
 // for all of them; few rows are cut into blocks of 16 pairs instead, so that more of the chip takes part, and other D
 // always. fp32: swa_exact.cuh.
 //
+// Four rows of 64 heads are 256 pairs, whose sums are 512 KB in fp32: twice the registers of a multiprocessor. So the
+// blocks of a request share its keys through the L2, which has them from memory once. Blocks of a cluster that handed
+// tiles on through each other's shared memory would move the same bytes between multiprocessors instead.
+//
 // Bytes a request: 2 * D * (keys + 2 * rows * H) in bf16, if the keys are read from memory once; blocks of one request
 // beyond the first read them from L2. Flops: 4 * D * H * rows * keys. Flash (H 64, D 512, 128 keys), floor at
 // 4.8 TB/s and 989 TFLOP/s (H200), bound by memory throughout:
