@@ -116,6 +116,25 @@ void panel(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const T
   panel_decoded<FloatLanes>(x, pitch, rows, d, sums, wide, ahead);
 }
 
+// y[row*N + i] = x . weight row j + i.
+template <class X>
+void panel_products(const X* x, int64_t pitch, int64_t rows, int64_t d, float* y, const TensorView& weight,
+                    const TensorView& scale, int64_t j) {
+  auto by_short_rows = [&](auto source) {
+    using Value = std::remove_const_t<std::remove_reference_t<decltype(*source.w[0])>>;
+    for (int i = 0; i < N; ++i) source.w[i] = weight.at<Value>(j + i);
+    for (int64_t r = 0; r < rows; r += 4)
+      if (!short_rows(x + r * pitch, pitch, std::min<int64_t>(4, rows - r), source, d, y + r * N)) return false;
+    return true;
+  };
+  if (weight.dtype == kF32 && by_short_rows(FloatSource<FloatLanes, float>{})) return;
+  if (weight.dtype == kBF16 && by_short_rows(FloatSource<Lanes<X>, bf16>{})) return;
+  vf sums[kMaxRows * N];
+  std::fill(sums, sums + rows * N, vf{});
+  panel(x, pitch, rows, d, sums, weight, scale, j);
+  for (int64_t r = 0; r < rows; ++r) hsum4(sums + r * N, y + r * N);
+}
+
 template <class T, class X>
 void run(const Params& p, X* x) {
   const int64_t pitch = row_pitch(p), step = block_tokens(p);
@@ -126,24 +145,20 @@ void run(const Params& p, X* x) {
     const int64_t work = 2 * N * weight_bytes + rows * N * p.d / 8;
     parallel(p.d / N, grain_for(work), [&](int64_t begin, int64_t end) {
       for (int64_t j = begin * N; j < end * N; j += N) {
-        vf sums[kMaxRows * N];
-        std::fill(sums, sums + rows * N, vf{});
-        panel(x, pitch, n, p.d, sums, p.e_proj, p.e_proj_scale, j);
-        panel(x + n * pitch, pitch, n * p.hc, p.d, sums + n * N, p.h_proj, p.h_proj_scale, j);
-        float e_scale[N], h_scale[N], e[N], h[N];
+        float y[kMaxRows * N], e_scale[N], h_scale[N];
+        panel_products(x, pitch, n, p.d, y, p.e_proj, p.e_proj_scale, j);
+        panel_products(x + n * pitch, pitch, n * p.hc, p.d, y + n * N, p.h_proj, p.h_proj_scale, j);
         for (int i = 0; i < N; ++i) {
           const bool scaled = p.e_proj.dtype == kI8;
           e_scale[i] = scaled ? *p.e_proj_scale.at<const float>(j + i) : 1.0f;
           h_scale[i] = scaled ? *p.h_proj_scale.at<const float>(j + i) : 1.0f;
         }
-        for (int64_t t = 0; t < n; ++t) {
-          hsum4(sums + t * N, e);
+        for (int64_t t = 0; t < n; ++t)
           for (int64_t s = 0; s < p.hc; ++s) {
-            hsum4(sums + (n + t * p.hc + s) * N, h);
+            const float *e = y + t * N, *h = y + (n + t * p.hc + s) * N;
             T* out = p.out.at<T>(t0 + t, s) + j;
             for (int i = 0; i < N; ++i) out[i] = from_float<T>(e[i] * e_scale[i] + h[i] * h_scale[i]);
           }
-        }
       }
     });
   }
