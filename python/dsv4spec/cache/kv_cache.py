@@ -14,6 +14,7 @@ from .compressor_state import CompressorState, ring_rows_for
 from .groups import Groups
 from .pages import PageTable, spread
 from .views import prefill_views, window_slots, window_views
+from .window_room import WindowRoom, check_window
 
 _WINDOWS = frozenset((ForwardMode.TARGET_DECODE, ForwardMode.TARGET_VERIFY))
 
@@ -62,6 +63,7 @@ class KVCache:
                                  max_requests=max_requests, max_total_tokens=max_total_tokens,
                                  num_draft_tokens=num_draft_tokens, prefill_chunk=prefill_chunk)
         self._groups = Groups(self._pages, self.device)
+        self._rooms: dict[tuple[int, int], WindowRoom] = {}  # by requests and rows
         # Wider prefills would pass the bound on SWA pages, wider windows the rule of the compressor rings.
         self._limits = {ForwardMode.TARGET_PREFILL: (prefill_chunk, "prefill_chunk"),
                         ForwardMode.TARGET_VERIFY: (num_draft_tokens, "num_draft_tokens")}
@@ -129,7 +131,7 @@ class KVCache:
         pages = self._pages
         pages.check_open(rows[rows >= 0], "reserve_window")
         live = pages.length[rows]
-        _check_window(ForwardMode.TARGET_VERIFY, rows, live, width)
+        check_window(ForwardMode.TARGET_VERIFY, rows, live, width)
         if int(live.max(initial=0)) + width > self.max_len:
             raise ValueError(f"reserve_window: width: expected at most {self.max_len - int(live.max())} rows below max_len "
                              f"{self.max_len}, got {width}")
@@ -188,7 +190,7 @@ class KVCache:
         if tokens > limit and int(np.max(each)) > limit:
             raise ValueError(f"batch: counts: expected at most {name} = {limit}, got {counts}")
         if mode in _WINDOWS:
-            _check_window(mode, rows, begin, counts)
+            check_window(mode, rows, begin, counts)
         end = begin + each
         if group.padded:
             begin, end = np.where(rows < 0, 0, begin), np.where(rows < 0, 0, end)
@@ -219,10 +221,25 @@ class KVCache:
                             table, views.get(4), views.get(128))
 
 
-def _check_window(mode: ForwardMode, rows: np.ndarray, begin: np.ndarray, counts) -> None:
-    if not isinstance(counts, int):
-        raise ValueError(f"batch: counts: expected one number for {mode.value}, got {counts}")
-    wrong = begin < 1
-    if wrong.any() and (wrong := wrong & (rows >= 0)).any():
-        raise ValueError(f"batch: rows: expected rows with tokens before a {mode.value}, got row "
-                         f"{rows[np.argmax(wrong)]} at length 0, which the ops take for padding")
+    def window(self, rows: Sequence[int], input_ids: torch.Tensor, n: int) -> tuple[ForwardBatch, WindowRoom | None]:
+        """:meth:`batch` of a verify window of n rows of each request, and where it lies: on the host in memory that the next
+        window of as many requests and rows takes over; elsewhere and near max_len in tensors of its own (None)."""
+        group, pages = self._groups.of(rows, "window"), self._pages
+        begin = pages.length[group.rows]
+        last = int(begin.max(initial=0)) + n
+        if self.device.type != "cpu" or group.padded or last > self.max_len or n > self.num_draft_tokens:
+            return self.batch(ForwardMode.TARGET_VERIFY, rows, input_ids, n), None
+        check_window(ForwardMode.TARGET_VERIFY, group.rows, begin, n)
+        end = begin + n
+        pages.allocate(group.rows, begin, end, every_pool=True)
+        room = self._rooms.get((len(begin), n))
+        if room is None:
+            room = self._rooms[len(begin), n] = WindowRoom(len(begin), n)
+        room.fill(begin)
+        table = self._groups.gather(pages.swa, group, last)
+        window_slots(table, room.live, room.positions, n, page_size=self.page_size, limit=None, out=room.slots_of)
+        room.place()
+        views = window_views(pages.compressed, self._groups, group, room.positions, room.live, n, begin=begin, end=end,
+                             last=last, max_len=self.max_len, room=room.entries)
+        return ForwardBatch(ForwardMode.TARGET_VERIFY, input_ids, room.positions, self.query_start(n, len(begin)),
+                            room.lens[-1], room.live, group.tensor, room.slots, table, views.get(4), views.get(128)), room

@@ -20,21 +20,23 @@ RATIOS = (4, 128)
 
 
 def window_slots(table: torch.Tensor, live_seq_lens: torch.Tensor, positions: torch.Tensor, n: int, *,
-                 page_size: int, limit: int | None) -> torch.Tensor:
+                 page_size: int, limit: int | None, out: torch.Tensor | None = None) -> torch.Tensor:
     """Slots int64 ``[B * n]`` of a window's rows, at ``positions`` = live length + 0 .. n - 1; column i of them is draft
     step i. Positions from ``limit`` on (None: there are none) get -1."""
-    slots = ops.assign_draft_slots(table, live_seq_lens, topk=1, num_steps=n, page_size=page_size).view(-1)
+    slots = ops.assign_draft_slots(table, live_seq_lens, topk=1, num_steps=n, page_size=page_size,
+                                   out=out).view(-1)
     return slots if limit is None else slots.masked_fill_(positions >= limit, -1)
 
 
 def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, positions: torch.Tensor,
                  live_seq_lens: torch.Tensor, n: int, *, begin: np.ndarray, end: np.ndarray, last: int,
-                 max_len: int) -> dict[int, CompressedView]:
+                 max_len: int, room=None) -> dict[int, CompressedView]:
     """Views of a window of n rows a request, by one call of ``ops.verify_metadata``.
 
     Args:
         pools: ratio -> table. positions: int64 ``[B * n]``. live_seq_lens: int32 ``[B]``, ``begin`` as a tensor.
         begin, end: positions of each request's rows, from and to; 0 for padding. last: the largest end.
+        room: see :func:`window_entries`.
     """
     if not pools:
         return {}
@@ -42,7 +44,7 @@ def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, posi
     pages, read = {ratio: table.page for ratio, table in pools.items()}, tables
     if last > max_len:  # the op wants a page for every entry: those past max_len get page 0 here, and no loc below
         read = {ratio: _with_pages_past(table, max_len // ratio, pages[ratio]) for ratio, table in tables.items()}
-    starts, locs = window_entries(positions, live_seq_lens, read, pages, n)
+    starts, locs = window_entries(positions, live_seq_lens, read, pages, n, room)
     stored, views = end if last <= max_len else np.minimum(end, max_len), {}
     for ratio, table in tables.items():
         if last > max_len:
@@ -53,21 +55,26 @@ def window_views(pools: dict[int, PageTable], groups: Groups, group: Group, posi
 
 
 def window_entries(positions: torch.Tensor, live_seq_lens: torch.Tensor, tables: dict[int, torch.Tensor],
-                   pages: dict[int, int], n: int) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+                   pages: dict[int, int], n: int, room=None) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """(positions, locs) by ratio of the entries that a window may complete, on the device alone.
 
     Args:
         tables, pages: entry pages int32 ``[B, columns]`` and entries per page, by ratio; of one ratio at least.
+        room: of :func:`entry_room`, or None.
     """
     spare = next(iter(tables.values()))  # of a ratio without a pool: page 0 says so, and its table is not read
     args = [tables.get(ratio, spare) for ratio in RATIOS]
+    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages.get(4, 0), c128_page=pages.get(128, 0),
+                                out=room or entry_room(positions, live_seq_lens))
+    return dict(zip(RATIOS, found[:2])), dict(zip(RATIOS, found[4:]))
+
+
+def entry_room(positions: torch.Tensor, live_seq_lens: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Outputs for ops.verify_metadata, of two allocations."""
     T, B = positions.shape[0], live_seq_lens.shape[0]
     sizes = [max(1, min(T, T // ratio + B)) for ratio in RATIOS]
-    longs = positions.new_empty(2 * sum(sizes)).split_with_sizes(sizes * 2)  # one allocation for all
-    room = (*longs[:2], *live_seq_lens.new_empty(2, B).unbind(), *longs[2:])
-    found = ops.verify_metadata(positions, live_seq_lens, *args, n, c4_page=pages.get(4, 0), c128_page=pages.get(128, 0),
-                                out=room)
-    return dict(zip(RATIOS, found[:2])), dict(zip(RATIOS, found[4:]))
+    longs = positions.new_empty(2 * sum(sizes)).split_with_sizes(sizes * 2)
+    return (*longs[:2], *live_seq_lens.new_empty(2, B).unbind(), *longs[2:])
 
 
 def _with_pages_past(table: torch.Tensor, entries: int, page: int) -> torch.Tensor:

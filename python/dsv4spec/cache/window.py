@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rows of one round at positions s, s+1, ... of each request, as each of its forwards sees them.
 
-:class:`Window` is made anew for a round. :class:`StaticWindow` stays at its addresses from round to round, for steps
+:class:`Window` is made for a round. :class:`StaticWindow` stays at its addresses from round to round, for steps
 that are captured once and replayed: the host writes rows, lengths and page tables into it before a replay, everything
 else is computed from them on the device.
 """
@@ -18,7 +18,7 @@ from .views import window_entries, window_slots
 
 
 class Window:
-    """A verify window of n rows a request, in tensors of its own. ``verify`` is the Target's forward over it, whose
+    """A verify window of n rows a request. ``verify`` is the Target's forward over it, whose
     ``input_ids`` are ``blank`` until they are known.
 
     Args:
@@ -30,8 +30,9 @@ class Window:
         self.cache, self.rows, self.n = cache, rows, n
         if width > n:
             cache.reserve(rows, width)
-        self.verify = cache.batch(ForwardMode.TARGET_VERIFY, rows, blank, n)
-        self._each, self._by_step = cache.query_start(1, len(rows)), None
+        self.verify, room = cache.window(rows, blank, n)
+        self._each = cache.query_start(1, len(rows))
+        self._by_step = None if room is None else (room.lens, room.step_positions, room.step_slots)
 
     @property
     def size(self) -> int:

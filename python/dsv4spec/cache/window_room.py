@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory of verify windows on the host."""
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .batch import ForwardMode
+from .views import entry_room
+
+
+class WindowRoom:
+    """Tensors that describe windows of n rows of B requests, and the arrays that they lie in: made once, written for each
+    window, so that one window of a size is alive at a time. All are request-major, or by step ``[n][B]``.
+
+    Attributes: ``positions``, ``slots`` int64 ``[B * n]``; ``live`` int32 ``[B]``; ``lens`` int32, ``step_positions`` and
+    ``step_slots`` int64, lists of n tensors ``[B]``; ``entries``: outputs of ops.verify_metadata.
+    """
+
+    def __init__(self, requests: int, n: int):
+        with torch.inference_mode(False):  # plain tensors, that any later mode may write
+            self._steps = np.arange(n)
+            self._positions, self._slots = (np.zeros((requests, n), np.int64) for _ in "ps")
+            self._by_step, self._slots_by_step = (np.zeros((n, requests), np.int64) for _ in "ps")
+            self._live, self._lens = np.zeros(requests, np.int32), np.zeros((n, requests), np.int32)
+            self.positions, self.slots = (torch.from_numpy(x).view(-1) for x in (self._positions, self._slots))
+            self.slots_of = torch.from_numpy(self._slots)
+            self.live = torch.from_numpy(self._live)
+            self.lens, self.step_positions, self.step_slots = (
+                torch.from_numpy(x).unbind() for x in (self._lens, self._by_step, self._slots_by_step))
+            self.entries = entry_room(self.positions, self.live)
+
+    def fill(self, begin: np.ndarray) -> None:
+        """Positions and lengths of windows that start at ``begin``, int64 [B]."""
+        np.add(begin[:, None], self._steps, out=self._positions)
+        self._by_step[...] = self._positions.T
+        self._live[...] = begin
+        np.add(self._by_step, 1, out=self._lens, casting="unsafe")
+
+    def place(self) -> None:
+        """Once ``slots_of`` is written: the same by step."""
+        self._slots_by_step[...] = self._slots.T
+
+
+def check_window(mode: ForwardMode, rows: np.ndarray, begin: np.ndarray, counts) -> None:
+    """ValueError unless all requests have as many rows, behind at least one token."""
+    if not isinstance(counts, int):
+        raise ValueError(f"batch: counts: expected one number for {mode.value}, got {counts}")
+    wrong = begin < 1
+    if wrong.any() and (wrong := wrong & (rows >= 0)).any():
+        raise ValueError(f"batch: rows: expected rows with tokens before a {mode.value}, got row "
+                         f"{rows[np.argmax(wrong)]} at length 0, which the ops take for padding")
