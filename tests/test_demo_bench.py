@@ -11,7 +11,7 @@ import pytest
 from util import transformers_or_gate
 
 import tiny_checkpoints as tiny
-from dsv4spec import bench_context, bench_e2e, demo
+from dsv4spec import bench_context, bench_e2e, bench_worker, demo
 from dsv4spec.cli import main
 
 pytestmark = pytest.mark.filterwarnings("ignore:no draft token accepted")
@@ -78,6 +78,34 @@ def test_bench_e2e(model, tmp_path, monkeypatch):
                 "plain_over_transformers", "tokens_per_round", "swa_decode_32k_over_1k"):
         assert math.isfinite(result[key]) and result[key] > 0, key
     assert result["plain_over_transformers"] == result["plain_tokens_per_s"] / result["transformers_tokens_per_s"]
+
+
+def test_bench_worker(model, tmp_path):
+    file = tmp_path / "worker.json"
+    out, _ = command("bench", "worker", "--model", model, "--batches", 1, 3, "--contexts", 20, 70, "--rounds", 3, "--json", file)
+    cases = json.loads(file.read_text())["cases"]
+    assert [(c["batch"], c["context"]) for c in cases] == [(1, 20), (1, 70), (3, 20), (3, 70)]
+    assert len(out.strip().splitlines()) == 5
+    for c in cases:
+        assert 0 < c["worker_us_p10"] <= c["worker_us"] <= c["worker_us_p90"] and c["models_us"] > 0
+        assert 1 <= c["tokens_per_round"] <= 4
+
+
+def test_bench_worker_counts_what_is_not_a_model(model):
+    """A round's time is the models' and the worker's."""
+    import time
+
+    import torch
+
+    from dsv4spec.models import load_model
+
+    config, target, nextn = load_model(model, dtype=torch.float32, device="cpu", nextn=True)
+    with torch.inference_mode():
+        case = bench_worker.Case(config, target, nextn, 2, 20, 3, 5)
+        forward = target.forward
+        target.forward = lambda *a: time.sleep(0.05) or forward(*a)
+        case.round()
+    assert case.model_us[0] > 50_000 > case.worker_us[0]
 
 
 def test_bench_refuses_outputs_that_differ():
