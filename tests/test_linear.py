@@ -81,6 +81,16 @@ def test_a_nan_stays_in_its_row(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("N", [1, 5, 17, 64])
+def test_rows_of_weights_that_share_memory(backend, N):
+    """Stride 0, and matrices narrower than a vector of their own end."""
+    x, row = torch.arange(12.).view(2, 6), torch.arange(1., N + 1)
+    with with_kernel(backend):
+        got = ops.linear(x, row.expand(6, N))
+    assert torch.equal(got, x.sum(1, keepdim=True) * row)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_empty(backend):
     with with_kernel(backend):
         assert ops.linear(torch.zeros(0, 6), torch.zeros(6, 3)).shape == (0, 3)

@@ -14,8 +14,8 @@ constexpr int kColumns = 4 * W;           // of a tile: with 4 rows its sums fil
 constexpr int64_t kGroup = 4 * kColumns;  // columns that a block of W's rows is read along: whole lines
 constexpr int64_t kDepthBlock = 32, kRowBlock = 64;  // rows of W, and of x, in a block
 
-// sums[m][c] += x[m][k] * w[k][c] over a block of k, in order, for V vectors of columns, of which `count` are there. In
-// all rows of W but the last of a block the rest of a vector is read too: it is the start of the next row.
+// sums[m][c] += x[m][k] * w[k][c] over a block of k, in order, for V vectors of columns, of which `count` are there. The
+// rest of a vector is read too where later rows of the block lie behind it, and not used.
 template <int M, int V, class Y>
 inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth, int64_t count, float* sums) {
   vf c[M][V];
@@ -28,16 +28,17 @@ inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, i
     }
   };
   const int rest = static_cast<int>(count - (V - 1) * W);
-  const int64_t whole = rest < W ? depth - 1 : depth;
+  const int64_t over = V * W - count;
+  const int64_t whole = over <= 0 ? depth : w_pitch > 0 ? std::max<int64_t>(depth - (over + w_pitch - 1) / w_pitch, 0) : 0;
   vf b[V];
   for (int64_t k = 0; k < whole; ++k) {
     for (int j = 0; j < V; ++j) b[j] = load(w + k * w_pitch + j * W);
     add(k, b);
   }
-  if (whole < depth) {
-    for (int j = 0; j < V - 1; ++j) b[j] = load(w + whole * w_pitch + j * W);
-    b[V - 1] = load_n(w + whole * w_pitch + (V - 1) * W, rest);
-    add(whole, b);
+  for (int64_t k = whole; k < depth; ++k) {
+    for (int j = 0; j < V - 1; ++j) b[j] = load(w + k * w_pitch + j * W);
+    b[V - 1] = load_n(w + k * w_pitch + (V - 1) * W, rest);
+    add(k, b);
   }
   for (int m = 0; m < M; ++m)
     for (int j = 0; j < V; ++j) store(sums + m * kGroup + j * W, c[m][j]);
