@@ -74,7 +74,11 @@ def test_table_json_and_picture(tmp_path, capsys):
     assert round(result["rows"][0]["speedup"], 2) == 1.83
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     run("--accept", 0.87, "--costs", file, "--batch", 1)  # what it wrote can be read
-    assert "1.83*" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "1.83*" in text and "speculation pays at every batch size above" in text
+    file.write_text('[{"batch": 1, "draft": 0, "verify": [2]}, {"batch": 2, "draft": 0, "verify": [1]}]')
+    run("--accept", 0.5, "--costs", file)
+    assert "speculation does not pay at batch 1, but at larger ones" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("text, sentence", [

@@ -123,11 +123,12 @@ def measured(args, backend: str, cases, baseline: dict) -> dict:
     against = [name.partition(":")[0] for name in against]
     result = bench_report.conditions(backend, device, clock) | {
         "against": against, "roofs": roofs.report(), "lines": [], "refused": [], "no_kernel": [], "not_measured": []}
-    print(bench_report.head(result, roofs, against), flush=True)
+    width = max(len(str(case)) for case in cases)
+    print(bench_report.head(result, roofs, against, width), flush=True)
     end = time.monotonic() + args.budget if args.budget else float("inf")
     have = bench_report.kernels(backend)
     for case in cases:
-        name = f"{case.op} {case.size} {case.label}"
+        name = str(case)
         if case.op not in have:
             result["no_kernel"].append(name)
         elif time.monotonic() > end:
@@ -143,6 +144,6 @@ def measured(args, backend: str, cases, baseline: dict) -> dict:
                 continue
             line["times_baseline"] = bench_report.times_baseline(line, baseline)
             result["lines"].append(line)
-            print(bench_report.row(line, against), flush=True)
+            print(bench_report.row(line, against, width), flush=True)
     result["roofs_after"] = bench_roofs.measure(clock, small).report()
     return result

@@ -94,6 +94,9 @@ class Case:
     params: dict        # a value for each of the spec's parameters
     goal: str | None = None
 
+    def __str__(self):
+        return f"{self.op} {self.size} {self.label}"
+
     @property
     def spec(self) -> Spec:
         return SPECS[self.op]

@@ -149,9 +149,10 @@ def run(backend: str, cases: list[Case], budget: float | None) -> dict:
     more = "; DSV4SPEC_EMU_FLAVOUR=shadow counts sectors and bank conflicts too"
     print(f"{backend} is emulated: costs that its counters give, no times"
           f"{more if backend == 'cuda_emu' and flavour != 'shadow' else ''}")
+    width = max(len(str(case)) for case in cases)
     end = time.monotonic() + (budget or float("inf"))
     for case in cases:
-        name = f"{case.op} {case.size} {case.label}"
+        name = str(case)
         if case.op not in have:
             result["no_kernel"].append(name)
         elif case.flops > MOST_FLOPS or case.bytes > MOST_BYTES:
@@ -166,9 +167,9 @@ def run(backend: str, cases: list[Case], budget: float | None) -> dict:
                 print(f"{name}: REFUSED: {why}", flush=True)
                 continue
             if not result["lines"]:
-                print(f"{'op, case':52}" + "".join(f"{key.replace('_', ' '):>16}" for key in cost))
+                print(f"{'op, case':{width}}" + "".join(f"{key.replace('_', ' '):>16}" for key in cost))
             shown = (f"{value:.2f}" if isinstance(value, float) else value for value in cost.values())
-            print(f"{name:52}" + "".join(f"{value:>16}" for value in shown), flush=True)
+            print(f"{name:{width}}" + "".join(f"{value:>16}" for value in shown), flush=True)
             result["lines"].append({"op": case.op, "size": case.size, "case": case.label, "params": case.params,
                                     "bytes_read": case.read, "bytes_written": case.write, "flops": case.flops, **cost})
     return result

@@ -113,8 +113,10 @@ def text(result: dict) -> str:
         lines.append(f"{row['batch']:>6} {row['best']:>7} {row['tokens']:>13.2f} {row['speedup']:>9.2f} {'':16}"
                      + "".join(f"{e:>8}" for e in each))
     batch = result["stops_paying_at_batch"]
-    lines.append("speculation pays at every batch size above" if batch is None else
-                 f"speculation does not pay from batch {batch} on")
+    dips = [str(row["batch"]) for row in result["rows"] if not row["best"]]
+    lines.append(f"speculation does not pay from batch {batch} on" if batch is not None else
+                 f"speculation does not pay at batch {', '.join(dips)}, but at larger ones" if dips else
+                 "speculation pays at every batch size above")
     if measured := result["measured"]:
         lines += ["measured on this machine, whole runs with prefill, speculative over plain:"]
         lines += [f"{row['batch']:>6} {'':48}" + "".join(f"{s:>7.2f} " for s in row["speedups"])
