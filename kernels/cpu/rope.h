@@ -10,15 +10,15 @@ namespace dsv4::cpu {
 constexpr int kMaxHeadSize = 512;
 
 // The angles of one position, one entry a rotated dim: x' = x * c + swap_pairs(x) * s.
-// Whole vectors from `begin` to D are turned; dims before the rotated ones in the first of them have c = 1, s = 0.
+// Whole vectors from `begin` to D are turned; dims before the rotated ones in the first of them, `lead`, stay as they are.
 struct Turn {
   alignas(64) float c[kMaxHeadSize], s[kMaxHeadSize];
-  int64_t begin = 0;
+  int64_t begin = 0, lead = 0;
 
   // row: R/2 cosines, then R/2 sines.
   void set(const float* row, int64_t D, int64_t R, bool inverse = false) {
     begin = (D - R) / W * W;
-    const int64_t lead = D - R - begin;
+    lead = D - R - begin;
     for (int64_t i = 0; i < lead; ++i) c[i] = 1.0f, s[i] = 0.0f;
     for (int64_t i = 0; i < R / 2; ++i) {
       const float sine = inverse ? -row[R / 2 + i] : row[R / 2 + i];
@@ -28,7 +28,11 @@ struct Turn {
     }
   }
   // x: the vector of dims [d, d + W), d >= begin.
-  vf operator()(vf x, int64_t d) const { return x * load(c + d - begin) + swap_pairs(x) * load(s + d - begin); }
+  vf operator()(vf x, int64_t d) const {
+    const vf turned = x * load(c + d - begin) + swap_pairs(x) * load(s + d - begin);
+    // A dim without a partner gets nothing of its neighbour, which may be infinite.
+    return d == begin && lead ? first_lanes(x, static_cast<int>(lead), turned) : turned;
+  }
 };
 
 // 1 / sqrt(mean(x^2) + eps); the scalar end of it in double, so that only the sum of squares rounds more than once.

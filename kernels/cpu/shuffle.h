@@ -43,6 +43,15 @@ inline vf maxima_of(const vf* v) {
   return combine_lanes(v, [](vf a, vf b) { return vmax(a, b); });
 }
 
+// x in the first n lanes, `rest` in the others.
+inline vf first_lanes(vf x, int n, vf rest) {
+  if (n >= W) return x;
+  vi lane;
+  for (int i = 0; i < W; ++i) lane[i] = i;
+  const vi keep = lane < n;
+  return reinterpret_cast<vf>((reinterpret_cast<vi>(x) & keep) | (reinterpret_cast<vi>(rest) & ~keep));
+}
+
 // Lane l of vector i becomes lane i of vector l: each pass moves the top bit of the vector's number behind the lane's.
 inline void transpose(vf (&v)[W]) {
   for (int pass = 1; pass < W; pass *= 2) {

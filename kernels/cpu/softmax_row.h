@@ -9,15 +9,6 @@
 
 namespace dsv4::cpu {
 
-// x in the first n lanes, `rest` in the others.
-inline vf first_lanes(vf x, int n, vf rest) {
-  if (n >= W) return x;
-  vi lane;
-  for (int i = 0; i < W; ++i) lane[i] = i;
-  const vi keep = lane < n;
-  return reinterpret_cast<vf>((reinterpret_cast<vi>(x) & keep) | (reinterpret_cast<vi>(rest) & ~keep));
-}
-
 template <class T>
 alignas(64) inline const T kZeroKey[kMaxHeadSize] = {};
 
