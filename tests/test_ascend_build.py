@@ -193,15 +193,13 @@ def test_a_kernel_and_its_host_file_are_one_source(tmp_path, op):
 
 
 SPECIFIERS = {"VECTOR_KERNEL": "__global__ __vector__", "MIXED_KERNEL": "__global__ __mix__(1, 2)",
-              "VECTOR_MEETING": "__schedmode__(1) __global__ __mix__(0, 1)",
-              "MIXED_MEETING": "__schedmode__(1) __global__ __mix__(1, 2)"}
+              "VECTOR_MEETING": "__schedmode__(1) __global__ __mix__(0, 1)"}
 
 
 def test_every_entry_has_its_kernel_type_for_both_ways(tmp_path):
     """The toolkit's macro is nothing in language ASC; specifiers are nothing to ascendc_library. Kernels whose cores wait
     for other blocks' are started all at once."""
-    types = {"VECTOR_KERNEL": "AIV_ONLY", "VECTOR_MEETING": "MIX_AIV_1_0", "MIXED_KERNEL": "MIX_AIC_1_2",
-             "MIXED_MEETING": "MIX_AIC_1_2"}
+    types = {"VECTOR_KERNEL": "AIV_ONLY", "VECTOR_MEETING": "MIX_AIV_1_0", "MIXED_KERNEL": "MIX_AIC_1_2"}
     for path in (ROOT / "kernels" / "ascendc").glob("*.cpp"):
         text = path.read_text()
         entries = re.findall(r'extern "C" DSV4_(\w+) void\s+dsv4_.*?KERNEL_TASK_TYPE_DEFAULT\(KERNEL_TYPE_(\w+)\)', text, re.S)

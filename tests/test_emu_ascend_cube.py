@@ -180,6 +180,9 @@ PLANTED = {
 }
 
 
+MMAD_LINE = 1 + (HERE / "selftest/planted_cube.cpp").read_text().split("Mmad(c, a2, b2, mmad);")[0].count("\n")
+
+
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_mistakes(emu, name):
     rng = np.random.default_rng(5)
@@ -192,6 +195,24 @@ def test_planted_mistakes(emu, name):
         assert np.array_equal(out.reshape(-1)[:512].reshape(16, 32), a[:16] @ b.T)
     status, report = emu.run(name, left, right, out, plant=1)
     assert status == 1 and PLANTED[name] in report and name in report, report
+
+
+def test_nan_into_mmad(emu):
+    """The page of Mmad: NaN among its inputs may end in an execution error. Infinity may not."""
+    rng = np.random.default_rng(5)
+    a, b = rng.integers(-4, 5, (32, 64)), rng.integers(-4, 5, (32, 64))
+    out = np.zeros((64, 64), np.float32)
+    for bad, matrix, place in ((a, "fm", (5, 3)), (b, "filter", (17, 63))):
+        for value in (np.nan, np.inf):
+            with_bad = bad.astype(np.float32)
+            with_bad[place] = value
+            left, right = (_bits(with_bad if x is bad else x, torch.float16) for x in (a, b))
+            status, report = emu.run("cube_big_m", left, right, out)
+            expected = f"NaN into Mmad at planted_cube.cpp:{MMAD_LINE}: {matrix} row {place[0]}, k {place[1]}"
+            assert (status, expected in report) == ((1, True) if np.isnan(value) else (0, False)), report
+    outside = a.astype(np.float32)
+    outside[16:] = np.nan  # rows beyond m
+    assert emu.run("cube_big_m", _bits(outside, torch.float16), _bits(b, torch.float16), out)[0] == 0
 
 
 def test_every_planted_mistake_is_listed():

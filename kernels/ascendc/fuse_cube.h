@@ -72,8 +72,6 @@ class FuseCube {
                Nd2NzParams(1, columns, depth, 0, static_cast<uint16_t>(v.weight_n[step.side]), wide, 1, 0));
     }
     b1_.EnQue(b);
-    if (!normed_) CrossCoreWaitFlag(kNormsReady);  // the first weights are on their way meanwhile
-    normed_ = true;
     const Rows rows = rows_of(unit, step.side);
     LocalTensor<X> a = a1_.template AllocTensor<X>();
     DataCopy(a, x_[static_cast<int64_t>(rows.first) * v.pitch + step.k],
@@ -143,7 +141,6 @@ class FuseCube {
   TQue<TPosition::B2, 2> b2_;
   TQue<TPosition::CO1, 1> c_;
   int64_t tiles_ = 0;
-  bool normed_ = false;
 };
 
 }  // namespace dsv4_ascend

@@ -19,6 +19,7 @@ struct FuseStored<e4m3_byte> {
   using type = uint8_t;
 };
 
+constexpr float kNaNCode = 1.875f;    // the exponent and mantissa of NaN in e4m3, as those of a half
 constexpr int32_t kFuseRows = 16;     // rows of weights at a time: within one row of 128 x 128 blocks
 constexpr int32_t kFuseCount = 4096;  // values at a time
 
@@ -30,18 +31,19 @@ __aicore__ inline float float_of_bits(uint32_t bits) {
   x.u = bits;
   return x.f;
 }
-// 2^(byte - 127), 255 is NaN
-__aicore__ inline float e8m0_value(uint32_t byte) {
-  return float_of_bits(byte == 0 ? 0x00400000u : byte == 255 ? 0x7fc00000u : byte << 23);
-}
+// 2^(byte - 127)
+constexpr uint8_t kNaNScale = 255;
+__aicore__ inline float e8m0_value(uint32_t byte) { return float_of_bits(byte == 0 ? 0x00400000u : byte << 23); }
 
 struct FuseWork {
   LocalTensor<float> f;      // kFuseCount
   LocalTensor<uint16_t> g, h;
   LocalTensor<uint8_t> mask;
+  LocalTensor<half> most;  // [2][128]: of kFuseRows rows each, for half a row
 };
 
-__aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<int8_t>& in, int32_t count) {
+__aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<int8_t>& in, int32_t count, int32_t, int32_t,
+                                 int32_t) {
   const LocalTensor<half> h = w.h.ReinterpretCast<half>();
   Cast(h, in, RoundMode::CAST_NONE, static_cast<uint32_t>(count));
   ordered();
@@ -49,8 +51,10 @@ __aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<int8_t>& i
   ordered();
 }
 
-// Without the block's scale.
-__aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<uint8_t>& in, int32_t count) {
+// Without the block's scale. NaN must not reach the cube (see swa_clean.h): its codes become 0, and w.most gets
+// kNaNCode for their rows, of which there are `rows`, `depth` long and `pitch` apart.
+__aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<uint8_t>& in, int32_t count, int32_t rows,
+                                 int32_t depth, int32_t pitch) {
   const LocalTensor<half> h = w.h.ReinterpretCast<half>();
   const uint32_t n = static_cast<uint32_t>(count);
   Cast(h, in, RoundMode::CAST_NONE, n);
@@ -62,7 +66,9 @@ __aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<uint8_t>& 
   ShiftRight(w.h, w.h, static_cast<uint16_t>(2), count);  // exponent and mantissa where a half has them
   ShiftRight(w.g, w.g, static_cast<uint16_t>(7), count);
   ordered();
-  CompareScalar(w.mask, h, static_cast<half>(1.875f), CMPMODE::NE, n);  // 0x7f and 0xff are NaN
+  CompareScalar(w.mask, h, static_cast<half>(kNaNCode), CMPMODE::NE, n);  // 0x7f and 0xff are NaN
+  for (int32_t at = 0; at < depth; at += 128)
+    WholeReduceMax(w.most[at], h[at], min_of(depth - at, 128), rows, 1, 1, pitch / 16, ReduceOrder::ORDER_ONLY_VALUE);
   ShiftLeft(w.g, w.g, static_cast<uint16_t>(15), count);
   ordered();
   Or(w.h, w.h, w.g, count);
@@ -71,18 +77,21 @@ __aicore__ inline void floats_of(const FuseWork& w, const LocalTensor<uint8_t>& 
   ordered();
   Muls(w.f, w.f, 256.f, count);
   ordered();
-  Select(w.f, w.mask, w.f, float_of_bits(0x7fc00000u), SELMODE::VSEL_TENSOR_SCALAR_MODE, n);
+  Select(w.f, w.mask, w.f, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, n);
   ordered();
 }
 
-// Blocks of 128 columns, `rows` rows `pitch` apart, each block by its scale.
-__aicore__ inline void scale_blocks(const LocalTensor<float>& f, const GlobalTensor<uint8_t>& scales, int32_t rows,
+// Blocks of 128 columns, `rows` rows `pitch` apart, each block by its scale; w.most gets kNaNCode for a scale of NaN.
+__aicore__ inline void scale_blocks(const LocalTensor<half>& most, const LocalTensor<float>& f, const GlobalTensor<uint8_t>& scales, int32_t rows,
                                     int32_t pitch) {
   const uint8_t step = static_cast<uint8_t>(pitch / 8);
-  for (int32_t column = 0; column < pitch; column += 64)
-    Muls(f[column], f[column], e8m0_value(scales.GetValue(static_cast<uint64_t>(column / 128))),
+  for (int32_t column = 0; column < pitch; column += 64) {
+    const uint8_t scale = scales.GetValue(static_cast<uint64_t>(column / 128));
+    if (scale == kNaNScale && column % 128 == 0) Duplicate(most[column / 128 * 128], static_cast<half>(kNaNCode), kFuseRows);
+    Muls(f[column], f[column], scale == kNaNScale ? 0.f : e8m0_value(scale),
          static_cast<uint64_t>(min_of(64, pitch - column)), static_cast<uint8_t>(rows),
          UnaryRepeatParams(1, 1, step, step));
+  }
   ordered();
 }
 

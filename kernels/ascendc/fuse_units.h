@@ -13,7 +13,9 @@ template <class X>
 constexpr int32_t kFuseStep = 128 / static_cast<int32_t>(sizeof(X));
 
 // Cross-core flags. Those of tiles: one for either half of the ring.
-constexpr uint16_t kTileReady = 0, kTileFree = 2, kSumsReady = 4, kSumsFree = 5, kNormsOfAll = 6, kNormsReady = 7;
+constexpr uint16_t kTileReady = 0, kTileFree = 2, kSumsReady = 4, kSumsFree = 5;
+
+constexpr int32_t kFuseChannels = 256;  // the most of a tile
 
 struct FuseUnit {
   int32_t n, columns, t, tokens;

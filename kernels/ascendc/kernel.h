@@ -13,12 +13,10 @@
 #define DSV4_VECTOR_KERNEL __global__ __vector__
 #define DSV4_VECTOR_MEETING __schedmode__(1) __global__ __mix__(0, 1)
 #define DSV4_MIXED_KERNEL __global__ __mix__(1, 2)
-#define DSV4_MIXED_MEETING __schedmode__(1) __global__ __mix__(1, 2)
 #else
 #define DSV4_VECTOR_KERNEL __global__ __aicore__
 #define DSV4_VECTOR_MEETING __global__ __aicore__
 #define DSV4_MIXED_KERNEL __global__ __aicore__
-#define DSV4_MIXED_MEETING __global__ __aicore__
 #endif
 
 // ENTRY(suffix, type) for every dtype of a stream: the entries of a kernel are dsv4_<name>_<suffix>.

@@ -11,8 +11,6 @@
 #include "registry.h"
 
 #if defined(ASCEND_EMU)
-#include <cstring>
-
 #include "../../tests/emu/ascendc/launch.h"
 #elif defined(DSV4_ASCEND_ACLRT)
 #include <type_traits>
@@ -80,7 +78,7 @@ int32_t launch_op(const void* params, const Launch* l) {
 template <class Params, int32_t (*launch_fn)(const Params&, const Launch&), uint64_t (*workspace)(const Params&)>
 int32_t launch_with_scratch(const void* params, const Launch* l) {
 #if defined(ASCEND_EMU)
-  if (const uint64_t bytes = workspace(*static_cast<const Params*>(params))) std::memset(l->workspace, 0xff, bytes);
+  ::ascend_emu::begin_scratch(l->workspace, workspace(*static_cast<const Params*>(params)));
 #endif
   return launch_op<Params, launch_fn>(params, l);
 }

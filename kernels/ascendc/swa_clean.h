@@ -1,117 +1,126 @@
 // SPDX-License-Identifier: Apache-2.0
-// A key that holds NaN or infinity gives the first pair a score that is not finite, whether that pair sees it
-// or not. The first vector core then writes the keys of the part without NaN and infinity to the scratch, and
-// the cube core takes those for the weighted sum: a weight of 0 times NaN would reach pairs that do not see
-// the key.
+// Queries and keys on their way from memory to the cube. The page of Mmad warns of NaN among its inputs ("an
+// execution error may be reported"), so the vector cores read every query and key, once, and write them into
+// the scratch, from where the cube core takes them. A row in which NaN or infinity stands, and a key without
+// a page, becomes zeros there; who sees such a row is told so (its result is NaN) by a bit.
+//   exponent all ones  <=>  (bits without the sign) / 2 >= the same of infinity; as positive halves such
+//   numbers have the order of integers, so that the maximum of a row tells. 9 repeats a key of 512 dims.
 #pragma once
 #include "mhc_vector.h"
-#include "swa_cube.h"
+#include "swa_request.h"
 
 namespace dsv4_ascend {
 
 template <class T>
 class SwaClean {
  public:
-  static constexpr int32_t kRows = 4;  // of keys that are cleaned at once
+  static constexpr int32_t kRows = 16;  // at a time
 
-  __aicore__ inline SwaClean(GM_ADDR kv, GM_ADDR workspace, int64_t group, const SwaTiling& tiling)
-      : v(tiling), kv_(global<T>(kv)) {
-    const SwaScratch s = swa_scratch(v.pairs, v.D);
-    clean_ = swa_scratch_at<T>(workspace, v, group, s.keys);
-    word_ = swa_scratch_at<int32_t>(workspace, v, group, s.word);
-  }
+  __aicore__ inline explicit SwaClean(int32_t D) : D_(D) {}
   __aicore__ inline void init(TPipe* pipe) {
-    pipe->InitBuffer(in_, 1, kRows * v.D * sizeof(T));
-    pipe->InitBuffer(out_, 1, kRows * v.D * sizeof(T));
-    pipe->InitBuffer(word_queue_, 1, kBlock);
-    pipe->InitBuffer(keys_, 2 * kRows * v.D * sizeof(float));
-    pipe->InitBuffer(finite_, kRows * v.D / 8 + 256);
-    pipe->InitBuffer(range_, 256);
-    looked_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_S>());
+    pipe->InitBuffer(rows_, 2 * kRows * D_ * sizeof(T));
+    pipe->InitBuffer(test_, kRows * D_ * sizeof(T));
+    pipe->InitBuffer(most_, (kMostParts + 1) * kLanes * sizeof(T));
+    for (int32_t i = 0; i < 2; ++i) {
+      free_[i] = static_cast<int32_t>(pipe->AllocEventID<HardEvent::MTE3_MTE2>());
+      loaded_[i] = static_cast<int32_t>(pipe->AllocEventID<HardEvent::MTE2_V>());
+      SetFlag<HardEvent::MTE3_MTE2>(free_[i]);
+    }
+    made_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_MTE3>());
+    tested_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_S>());
     judged_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::S_V>());
   }
   __aicore__ inline void finish(TPipe* pipe) {
-    pipe->ReleaseEventID<HardEvent::V_S>(looked_);
+    for (int32_t i = 0; i < 2; ++i) {
+      WaitFlag<HardEvent::MTE3_MTE2>(free_[i]);
+      pipe->ReleaseEventID<HardEvent::MTE3_MTE2>(free_[i]);
+      pipe->ReleaseEventID<HardEvent::MTE2_V>(loaded_[i]);
+    }
+    pipe->ReleaseEventID<HardEvent::V_MTE3>(made_);
+    pipe->ReleaseEventID<HardEvent::V_S>(tested_);
     pipe->ReleaseEventID<HardEvent::S_V>(judged_);
   }
 
-  // The columns that hold scores: those of the part, counted from key `first`. For the scalar unit, while no
-  // vector instruction is at work.
-  __aicore__ inline void set_range(const SwaPart& part, int32_t first, int32_t words) {
-    const LocalTensor<uint32_t> range = range_.template Get<uint32_t>();
-    for (int32_t w = 0; w < words; ++w)
-      range.SetValue(w, bits_below(part.end - first - w * 32) & ~bits_below(part.begin - first - w * 32));
+  // Up to kRows rows: begin, a load for each run of rows, end; a second begin may come before the first end.
+  __aicore__ inline void begin() {
+    Chunk& c = chunks_[begun_++ % 2];
+    WaitFlag<HardEvent::MTE3_MTE2>(free_[c.place = (begun_ - 1) % 2]);
+    c.rows = 0, c.holes = 0;
   }
-
-  // x: scores of the first pair, in groups of 64. Tells the cube core which keys to take.
-  __aicore__ inline void judge(const LocalTensor<float>& x, const LocalTensor<float>& spare,
-                               const SwaPart& part, int32_t groups, const SwaRequest& request) {
-    const LocalTensor<float> sums = keys_.template Get<float>();
-    const LocalTensor<uint8_t> range = range_.template Get<uint8_t>();
-    const int32_t n = groups * kRowLanes;
-    Muls(spare, x, 0.f, n);
-    ordered();
-    Select(spare, range, spare, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
-    ordered();
-    WholeReduceSum(sums, spare, kRowLanes, groups, 1, 1, kRowLanes / 8);
-    ordered();
-    SetFlag<HardEvent::V_S>(looked_);
-    WaitFlag<HardEvent::V_S>(looked_);
-    bool finite = true;
-    for (int32_t g = 0; g < groups; ++g) finite = finite && sums.GetValue(g) == 0.f;
-    SetFlag<HardEvent::S_V>(judged_);
-    WaitFlag<HardEvent::S_V>(judged_);
-    if (!finite) clean(part, request);
-    LocalTensor<int32_t> word = word_queue_.template AllocTensor<int32_t>();
-    Duplicate(word, finite ? int32_t{0} : int32_t{1}, kBlock / 4);
-    word_queue_.EnQue(word);
-    word = word_queue_.template DeQue<int32_t>();
-    DataCopy(word_, word, static_cast<uint32_t>(kBlock / 4));
-    word_queue_.FreeTensor(word);
+  __aicore__ inline void load(const GlobalTensor<T>& from, int32_t count, int64_t stride) {
+    Chunk& c = chunks_[(begun_ - 1) % 2];
+    rows_in(place(c.place)[c.rows * D_], from, count, D_, stride, D_);
+    c.rows += count;
+  }
+  __aicore__ inline void hole(int32_t count) {  // rows of zeros
+    Chunk& c = chunks_[(begun_ - 1) % 2];
+    c.holes |= bits_below(c.rows + count) & ~bits_below(c.rows);
+    c.rows += count;
+  }
+  __aicore__ inline void loaded() { SetFlag<HardEvent::MTE2_V>(loaded_[(begun_ - 1) % 2]); }
+  // Writes the rows of the earliest begin to `to`, one after another; a bit for each that held NaN or infinity.
+  __aicore__ inline uint32_t end(const GlobalTensor<T>& to) {
+    const Chunk& c = chunks_[ended_ % 2];
+    const LocalTensor<T> rows = place(c.place);
+    WaitFlag<HardEvent::MTE2_V>(loaded_[c.place]);
+    if (c.holes) clear(rows, c.holes, c.rows);
+    const uint32_t bad = test(rows.template ReinterpretCast<uint16_t>(), c.rows);
+    if (bad) clear(rows, bad, c.rows);
+    SetFlag<HardEvent::V_MTE3>(made_);
+    WaitFlag<HardEvent::V_MTE3>(made_);
+    store_row(to, rows, c.rows * D_);
+    SetFlag<HardEvent::MTE3_MTE2>(free_[c.place]);
+    ++ended_;
+    return bad;
   }
 
  private:
-  __aicore__ inline void clean(const SwaPart& part, const SwaRequest& request) {
-    const LocalTensor<float> keys = keys_.template Get<float>(), zeros = keys[kRows * v.D];
-    const LocalTensor<uint8_t> finite = finite_.template Get<uint8_t>();
-    for (int32_t key = part.begin; key < part.end;) {
-      const SwaRun run = request.run_at(key, min_of(key + kRows, part.end));
-      const int32_t n = run.count * v.D, all = round_up(n, kRowLanes);
-      LocalTensor<T> out = out_.template AllocTensor<T>();
-      Duplicate(keys, 0.f, all);
+  struct Chunk {
+    int32_t place, rows;
+    uint32_t holes;
+  };
+  static constexpr uint16_t kInfinity = SameType<T, half>::value ? 0x3e00 : 0x3fc0;  // without its sign, half of it
+  static constexpr int32_t kLanes = 128, kMostParts = 4;  // of a row
+
+  __aicore__ inline LocalTensor<T> place(int32_t which) { return rows_.template Get<T>()[which * kRows * D_]; }
+  __aicore__ inline void clear(const LocalTensor<T>& rows, uint32_t which, int32_t count) {
+    for (int32_t r = 0; r < count; ++r)
+      if (which >> r & 1) Duplicate(rows[r * D_].template ReinterpretCast<int16_t>(), int16_t{0}, D_);
+    ordered();
+  }
+  __aicore__ inline uint32_t test(const LocalTensor<uint16_t>& rows, int32_t count) {
+    const LocalTensor<uint16_t> bits = test_.template Get<uint16_t>(), found = most_.template Get<uint16_t>();
+    const LocalTensor<half> numbers = bits.template ReinterpretCast<half>(),
+                            most = found.template ReinterpretCast<half>();
+    ShiftLeft(bits, rows, static_cast<uint16_t>(1), count * D_);
+    ordered();
+    ShiftRight(bits, bits, static_cast<uint16_t>(2), count * D_);
+    ordered();
+    for (int32_t at = 0; at < D_; at += kLanes)
+      WholeReduceMax(most[at], numbers[at], min_of(D_ - at, kLanes), count, 1, 1, D_ / 16,
+                     ReduceOrder::ORDER_ONLY_VALUE);
+    ordered();
+    for (int32_t i = 1; i < ceil_div(D_, kLanes); ++i) {
+      Max(most, most, most[i * kLanes], count);
       ordered();
-      if (run.at >= 0) {
-        LocalTensor<T> raw = in_.template AllocTensor<T>();
-        rows_in(raw, kv_[run.at], run.count, v.D, v.kv_slot, v.D);
-        in_.EnQue(raw);
-        raw = in_.template DeQue<T>();
-        to_float(keys, raw, n);
-        ordered();
-        in_.FreeTensor(raw);
-        Muls(zeros, keys, 0.f, all);
-        ordered();
-        Compares(finite, zeros, 0.f, CMPMODE::EQ, static_cast<uint32_t>(all));
-        ordered();
-        Select(keys, finite, keys, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(all));
-        ordered();
-      }
-      from_float(out, keys, n);
-      out_.EnQue(out);
-      ordered();
-      out = out_.template DeQue<T>();
-      store_row(clean_[static_cast<int64_t>(key - part.begin) * v.D], out, n);
-      out_.FreeTensor(out);
-      key += run.count;
     }
+    WholeReduceMax(most[kMostParts * kLanes], most, count, 1, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE);
+    ordered();
+    SetFlag<HardEvent::V_S>(tested_);
+    WaitFlag<HardEvent::V_S>(tested_);
+    uint32_t bad = 0;
+    if (found.GetValue(kMostParts * kLanes) >= kInfinity)
+      for (int32_t r = 0; r < count; ++r) bad |= static_cast<uint32_t>(found.GetValue(r) >= kInfinity) << r;
+    SetFlag<HardEvent::S_V>(judged_);
+    WaitFlag<HardEvent::S_V>(judged_);
+    return bad;
   }
 
-  const SwaTiling& v;
-  GlobalTensor<T> kv_, clean_;
-  GlobalTensor<int32_t> word_;
-  int32_t looked_ = 0, judged_ = 0;
-  TQue<TPosition::VECIN, 1> in_;
-  TQue<TPosition::VECOUT, 1> out_, word_queue_;
-  TBuf<TPosition::VECCALC> keys_, finite_, range_;
+  const int32_t D_;
+  int32_t begun_ = 0, ended_ = 0;
+  int32_t free_[2], loaded_[2], made_ = 0, tested_ = 0, judged_ = 0;
+  Chunk chunks_[2];
+  TBuf<TPosition::VECCALC> rows_, test_, most_;
 };
 
 }  // namespace dsv4_ascend

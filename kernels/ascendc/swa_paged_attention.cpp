@@ -3,35 +3,39 @@
 // Contract: include/dsv4spec/attention.h.
 //
 // bf16, fp16: query rows x heads of a request are the rows of products on the cube core, whatever the rows
-// are (decode, verify with or without a tree, extend); a group of one cube core and two vector cores works on
-// units of up to 64 (row, head) pairs, dealt out over the groups so that no group has two more than another.
-// One launch:
-//   cube    scores of a part of up to 256 keys (swa_cube.h)     -> scratch, fp32, flag
-//   vector  half of the pairs each: mask, softmax, rounded weights (swa_vector.h) -> scratch, 16 bit, flag
-//   cube    weights . K with the keys that are still in L1       -> scratch, fp32, flag
-//   vector  sums / (sum of the rounded weights + exp(sink)), inverse RoPE, one rounding
-// The scores of a unit are taken before the weights of the unit before are waited for, so cube and vector
-// cores work at the same time. A window of up to 128 is always one part, so nothing is rescaled; longer
-// windows are cut at multiples of 256 in logical position. A row's bits do not depend on other rows, units or
-// numbers of cores: keys lie at multiples of 16 in products and of 64 in sums, and what a row does not see
-// adds an exact 0.
+// are (decode, verify with or without a tree, extend). A group of one cube core and two vector cores owns
+// units of query rows with all of their heads, where it can all rows of a request, so that the request's keys
+// and queries are read from memory once and its results written once; tiles of up to 64 (row, head) pairs. One
+// launch; per tile, with what passes through the scratch, which stays in the second-level cache:
+//   vector  queries, and for a unit's first tile keys, without NaN (swa_prepare.h)     -> scratch, 16 bit
+//   cube    scores of a part of up to 256 keys (swa_cube.h)                            -> scratch, fp32
+//   vector  half of the pairs each: mask, softmax, divided by its sum (swa_vector.h)   -> scratch, 2 x 16 bit
+//   cube    weights . K with the keys that are still in L1                             -> out, rounded
+//           the dims that RoPE turns                                                   -> scratch, fp32
+//   vector  inverse RoPE of those                                                      -> out, rounded
+// The vector cores are a tile ahead with the first step and a tile behind with the last, and the scores of a
+// tile are taken before the weights of the tile before are waited for, so all cores work at the same time. A
+// window of up to 128 is always one part, so nothing is rescaled; longer windows are cut at multiples of 256 in
+// logical position, and their sums all pass through the scratch. A row's bits do not depend on other rows,
+// units or numbers of cores: keys lie at multiples of 16 in products and of 64 in sums, and what a row does not
+// see adds an exact 0.
 // fp32: vector cores only (swa_exact.h), exact and untuned; in swa_paged_attention_f32.cpp.
 //
-// Bytes of a request: 2 * D * (keys + 2 * rows * H) in 16 bit if keys are read from memory once; the scratch
-// of a unit, 6 KB a pair at D = 512, is written and read in the second-level cache. Flops: 4 * D * H * rows *
-// keys. Flash (H 64, D 512, 128 keys), floor at 1.8 TB/s; bytes counted by the emulator, those of the cache
-// included:
-//                          fewest    counted   floor    cube, vector cycles (us at 1.8 GHz)
-//   decode B = 64          16.8 MB   41.8 MB   9.3 us    6144 (3.4), 5861 (3.3)
-//   verify of 4, B = 64    42.1 MB  167.6 MB  23.4 us   24576 (13.7), 23394 (13.0)
-//   decode B = 1: four units of 16 heads, so that four groups take part; costs a launch and one pass of latencies
+// Bytes of a request: 2 * D * (keys + 2 * rows * H) in 16 bit. Flops: 4 * D * H * rows * keys, and those of
+// weights . K again, for the second halves of the weights. Flash (H 64, D 512, 128 keys) at 1.8 TB/s, 7 TB/s for
+// the cache; bytes counted by the emulator:
+//                          fewest    counted   scratch   memory, L2 us   cube, vector cycles (us at 1.8 GHz)
+//   decode B = 64          16.8 MB   16.8 MB    38 MB    9.3, 5.4         9216 (5.1), 8120 (4.5)
+//   verify of 4, B = 64    42.1 MB   42.3 MB   102 MB    23.5, 14.6       36864 (20.5), 25984 (14.4)
+// A single request of few rows is one unit: 2 to 8 us on one group, behind a launch of 20 us.
 // Bursts: a key is 1 KB; keys of a page that follow each other are one instruction.
 //
-// L1, KB of 512, D = 512: queries 64, weights 32, keys 2 x 192 (of two units; one place of 256 where 192 keys
-// do not hold a unit's). L0A and L0B: 2 x 32 of 64 each. L0C: scores 64, sums of 256 dims 64, of 128. Unified
-// buffer, KB of 184, D = 512, R = 64: scores 32, weights 16, softmax 38, sums 2 x 16, out 2 x 8, keys to be
-// cleaned 25, angles 2: 161. fp32: queries 32, sums 32, keys 64, products 16, weights 18, softmax 6, angles
-// 2: 170.
+// L1, KB of 512, D = 512: queries 64, weights 2 x 18, keys 2 x 144 (decode; of two units; one place of up to 256
+// where two do not fit). L0A and L0B: 2 x 32 of 64 each. L0C: scores 64, sums of 256 dims 64, of 128. Unified
+// buffer, KB of 184, D = 512, R = 64: scores 32, weights 16, softmax 38, sums 2 x 8, out 2 x 4, queries or keys
+// 2 x 16, their test 17, angles 2: 161. fp32: queries 32, sums 32, keys 64, products 16, weights 18, softmax 6,
+// angles 2: 170.
+#include "swa_cube.h"
 #include "swa_vector.h"
 
 #define DSV4_SWA_MIXED(suffix, T)                                                                            \
@@ -40,9 +44,10 @@
       GM_ADDR cos_sin, GM_ADDR out, GM_ADDR workspace, SwaTiling tiling) {                                   \
     KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);                                                       \
     if ASCEND_IS_AIC {                                                                                       \
-      dsv4_ascend::SwaCube<T>(q, kv, table, starts, lens, mask, workspace, tiling).run();                    \
+      dsv4_ascend::SwaCube<T>(table, starts, lens, mask, out, workspace, tiling).run();                      \
     } else {                                                                                                 \
-      dsv4_ascend::SwaVector<T>(kv, table, starts, lens, sink, mask, cos_sin, out, workspace, tiling).run(); \
+      dsv4_ascend::SwaVector<T>(q, kv, table, starts, lens, sink, mask, cos_sin, out, workspace, tiling)     \
+          .run();                                                                                            \
     }                                                                                                        \
   }
 DSV4_SWA_MIXED(bf16, bfloat16_t)

@@ -13,9 +13,11 @@ struct SwaTiling {
   int32_t pairs;       // (row, head) pairs that local memory has room for
   int32_t tile_rows, tile_heads,
       head_tiles;           // query rows and heads of a unit of work; units that share a row
-  int32_t kv_buffers;       // of keys, or halves of L1 that hold keys
+  int32_t part_rows, part_heads;  // with the cube: rows and heads of a tile, of which a unit has several
+  int32_t kv_buffers;       // of keys, or places in L1 that hold keys
   int32_t grain;            // logical positions at which tiles of keys begin: its multiples
-  int32_t kv_rows, online;  // keys of a half of L1; whether a row's keys may take several parts
+  int32_t kv_rows, online;  // keys of a place in L1; whether a row's keys may take several parts
+  int32_t turned;           // the trailing columns that the vector cores write, the others come from the cube
   float scale;
   int32_t zero_padding, has_sink, wide_table, wide_starts, wide_lens;  // wide: int64
 };
@@ -26,13 +28,15 @@ inline constexpr int32_t swa_softmax_bytes(int32_t pairs, int32_t groups, int32_
   return 4 * (9 * row + 2 * 8 * pairs + 2 * bits + pairs * groups * lanes);
 }
 
-// Scratch of a cube core and its two vector cores, in bytes: scores of two parts of keys, weights and
-// weighted sums of one, keys without NaN and infinity, and the word that says whether those are to be used.
+// Scratch of a cube core and its two vector cores, in bytes. Everything is there twice, for two tasks (or
+// sets of keys) that follow each other: scores and weights in two 16-bit halves of 256 keys a pair, the sums
+// of `columns` dims, queries and keys without NaN and infinity, and which keys those replaced.
 struct SwaScratch {
-  int64_t weights, sums, keys, word, bytes;  // where each begins; scores begin at 0
+  int64_t weights, sums, queries, keys, words, bytes;  // where each begins; scores begin at 0
 };
-inline constexpr SwaScratch swa_scratch(int64_t pairs, int64_t D) {
-  const int64_t weights = 2 * pairs * 256 * 4, sums = weights + pairs * 256 * 2, keys = sums + pairs * D * 4;
-  const int64_t word = (keys + 256 * D * 2 + 511) / 512 * 512;
-  return {weights, sums, keys, word, word + 512};
+inline constexpr SwaScratch swa_scratch(int64_t pairs, int64_t D, int64_t columns, int64_t kv_rows) {
+  const int64_t weights = 2 * pairs * 256 * 4, sums = weights + 2 * 2 * pairs * 256 * 2;
+  const int64_t queries = sums + 2 * pairs * columns * 4, keys = queries + 2 * pairs * D * 2;
+  const int64_t words = (keys + 2 * kv_rows * D * 2 + 511) / 512 * 512;
+  return {weights, sums, queries, keys, words, words + 512};
 }

@@ -34,7 +34,7 @@ struct SwaRun {
 // Keys [begin, end) of a segment that are worked on together.
 struct SwaPart {
   int32_t begin, end;
-  int64_t any;  // where one of them lies; -1: none has a page
+  bool any;  // one of them has a page
 };
 
 __aicore__ inline uint32_t bits_below(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
@@ -86,13 +86,14 @@ class SwaRequest {
     const int64_t page = at(table_, g.b * v.table_b + column, v.wide_table);
     return {count, page >= 0 && page < v.P ? page * v.kv_page + slot * v.kv_slot : -1};
   }
-  // Part `index` of a segment: of keys kSwaPart * index on; it begins at a multiple of 16.
+  // Part `index` of a segment: of keys kSwaPart * index on; it begins and ends at multiples of 16, so that the
+  // cube multiplies whole fractals: keys that are not read are zeros.
   __aicore__ inline SwaPart part(int32_t index) const {
     const int32_t first = index * kSwaPart > keys.first ? index * kSwaPart : keys.first;
-    SwaPart p{first / 16 * 16, min_of(keys.last, (index + 1) * kSwaPart), -1};
-    for (int32_t key = first; key < p.end && p.any < 0;) {
+    SwaPart p{first / 16 * 16, min_of(round_up(keys.last, 16), (index + 1) * kSwaPart), false};
+    for (int32_t key = first; key < p.end && !p.any;) {
       const SwaRun run = run_at(key, p.end);
-      p.any = run.at, key += run.count;
+      p.any = run.at >= 0, key += run.count;
     }
     return p;
   }

@@ -49,16 +49,23 @@ class SwaSoftmax {
 
   // Works on that many pairs from here on; LANES times it is a multiple of 64.
   __aicore__ inline void use(int32_t pairs) { m_ = pairs; }
-  // The words that were written last are not needed.
-  __aicore__ inline void unused() { SetFlag<HardEvent::V_S>(event_); }
 
   // The scalar unit writes words and sinks between these two.
   __aicore__ inline void open() { WaitFlag<HardEvent::V_S>(event_); }
   __aicore__ inline void set_word(int32_t at, uint32_t seen) { words_.SetValue(at, seen); }
   __aicore__ inline void set_sink(int32_t pair, float x) { sink.SetValue(pair, x); }
+  __aicore__ inline void set_bad(int32_t pair, bool bad) {  // before the sinks, whose place it takes
+    sink.template ReinterpretCast<uint32_t>().SetValue(pair, bad ? 0x7fc00000u : 0u);
+  }
   __aicore__ inline void close() {
     SetFlag<HardEvent::S_V>(arrived_);
     WaitFlag<HardEvent::S_V>(arrived_);
+  }
+
+  // Pairs that set_bad named give NaN.
+  __aicore__ inline void add_bad() {
+    Add(poison, poison, sink, m_);
+    ordered();
   }
 
   // x: scores, then weights. Afterwards `blocks` holds, in a block a pair, what the sum so far is to be

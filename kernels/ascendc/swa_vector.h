@@ -1,241 +1,279 @@
 // SPDX-License-Identifier: Apache-2.0
-// The vector cores' side of swa_paged_attention: each of the two takes half of a unit's pairs; scores in,
-// rounded weights out, weighted sums in, results out. A part holds all keys of a row where v.online is 0;
-// else sums stay here between parts and are shrunk as the maximum rises.
+// The vector cores' side of swa_paged_attention: each of the two takes half of a tile's pairs. Queries and keys
+// of the next task are made ready for the cube core (swa_prepare.h) before the scores of a task are waited for.
+//   All keys of a row in one part (v.online = 0): the whole softmax of the scores, divided by its sum, as two
+//   16-bit numbers a weight (its rounding, and what that left over), so that the cube core's sums are results:
+//   16 bits of a weight count in bf16, 22 in half. What is left here are the columns that RoPE turns, and
+//   NaN for pairs that have to do with one.
+//   Long windows: weights of a part, rounded once; the sums of the parts stay here and shrink as the maximum
+//   rises, and are divided by the sum of the rounded weights.
 #pragma once
-#include "swa_clean.h"
+#include "swa_results.h"
 #include "swa_softmax.h"
-#include "swa_turn.h"
 
 namespace dsv4_ascend {
 
 template <class T>
 class SwaVector {
  public:
-  __aicore__ inline SwaVector(GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink,
+  __aicore__ inline SwaVector(GM_ADDR q, GM_ADDR kv, GM_ADDR table, GM_ADDR starts, GM_ADDR lens, GM_ADDR sink,
                               GM_ADDR mask, GM_ADDR cos_sin, GM_ADDR out, GM_ADDR workspace,
                               const SwaTiling& tiling)
       : v(tiling),
-        request_(v, table, starts, lens, mask),
+        second_(GetSubBlockIdx() != 0),
+        tasks_(v, table, starts, lens, mask, GetBlockIdx() / 2),
         softmax_(v.pairs / 2, kGroups, v.scale),
-        turn_(v.D, v.R ? v.R : 2),
-        keys_(kv, workspace, GetBlockIdx() / 2, v),
-        out_(global<T>(out)),
-        sink_(global<float>(sink)),
-        cos_sin_(global<float>(cos_sin)),
-        second_(GetSubBlockIdx() != 0) {
-    const SwaScratch s = swa_scratch(v.pairs, v.D);
+        prepare_(q, kv, workspace, GetBlockIdx() / 2, second_, v),
+        results_(cos_sin, out, workspace, GetBlockIdx() / 2, v),
+        sink_(global<float>(sink)) {
+    const SwaScratch s = swa_scratch_of(v);
     const int64_t group = GetBlockIdx() / 2;
     scores_ = swa_scratch_at<float>(workspace, v, group, 0);
     weights_ = swa_scratch_at<T>(workspace, v, group, s.weights);
-    sums_ = swa_scratch_at<float>(workspace, v, group, s.sums);
     pipe_.InitBuffer(score_queue_, 1, v.pairs / 2 * kSwaPart * sizeof(float));
     pipe_.InitBuffer(weight_queue_, 1, v.pairs / 2 * kSwaPart * sizeof(T));
-    pipe_.InitBuffer(sum_queue_, 2, kRows * v.D * sizeof(float));
-    pipe_.InitBuffer(out_queue_, 2, kRows * v.D * sizeof(T));
     if (v.online) pipe_.InitBuffer(total_buffer_, v.pairs / 2 * v.D * sizeof(float));
     softmax_.init(&pipe_);
-    keys_.init(&pipe_);
-    if (v.R) turn_.init(&pipe_);
+    prepare_.init(&pipe_);
+    results_.init(&pipe_);
+    spoilt_ = static_cast<int32_t>(pipe_.AllocEventID<HardEvent::V_S>());
+    known_ = static_cast<int32_t>(pipe_.AllocEventID<HardEvent::S_V>());
   }
 
   __aicore__ inline void run() {
-    const Share mine =
-        share_of(ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles, GetBlockNum(), GetBlockIdx() / 2);
-    for (int64_t unit = mine.first; unit < mine.first + mine.count; ++unit) {
-      const int64_t t = unit / v.head_tiles * v.tile_rows, end = min_of(t + v.tile_rows, v.T);
-      h0_ = static_cast<int32_t>(unit % v.head_tiles) * v.tile_heads,
-      heads_ = min_of(v.tile_heads, v.H - h0_);
-      for (int64_t row = t; row < end; row += request_.g.rows) {
-        const bool real = request_.find(row, end);
-        const int32_t pairs = request_.g.rows * heads_, half = min_of(round_up(ceil_div(pairs, 2), 8), pairs);
-        first_ = second_ ? half : 0, pairs_ = second_ ? pairs - half : half;
-        if (real) attend();
-        else if (v.zero_padding) clear();
+    SwaTask before, now, next;
+    bool held = false, more = advance(next);
+    while (more) {
+      now = next;
+      more = advance(next);
+      weigh(now);
+      if (v.online) {
+        add_up(now);
+      } else {
+        if (held) finish(before);
+        before = now, held = true;
       }
     }
+    if (held) finish(before);
     softmax_.finish(&pipe_);
-    keys_.finish(&pipe_);
+    prepare_.finish(&pipe_);
+    pipe_.ReleaseEventID<HardEvent::V_S>(spoilt_);
+    pipe_.ReleaseEventID<HardEvent::S_V>(known_);
   }
 
  private:
   static constexpr int32_t kGroup = 64, kGroups = kSwaPart / kGroup;
-  static constexpr int32_t kRows = 8;  // of weighted sums that are worked on at once
-
+  __aicore__ inline SwaPairs half_of(int32_t pairs) const {  // this core's
+    const int32_t half = min_of(round_up(ceil_div(pairs, 2), 8), pairs);
+    return second_ ? SwaPairs{half, pairs - half} : SwaPairs{0, half};
+  }
   __aicore__ inline static uint64_t lanes(int32_t left) {
     return static_cast<uint64_t>(min_of(left, kRowLanes));
   }
 
-  __aicore__ inline void attend() {
-    softmax_.use(pairs_ ? pairs_ : 1);
-    softmax_.begin();
-    LocalTensor<float> total;
-    if (v.online) {
-      total = total_buffer_.template Get<float>();
-      if (pairs_) Duplicate(total, 0.f, pairs_ * v.D);
-      ordered();
-    }
-    bool any = false;
-    for (int32_t i = request_.keys.first / kSwaPart; i < request_.parts(); ++i) {
-      const SwaPart part = request_.part(i);
-      if (part.any < 0) continue;
-      any = true;
-      weigh(part, i * kSwaPart);
-      if (!v.online) divide_by();
-      CrossCoreWaitFlag(kSwaSumsFlag);
-      for (int32_t at = 0; at < pairs_; at += kRows) {
-        const int32_t n = min_of(pairs_ - at, kRows);
-        LocalTensor<float> sums = sum_queue_.template AllocTensor<float>();
-        load_row(sums, sums_[static_cast<int64_t>(first_ + at) * v.D], n * v.D);
-        sum_queue_.EnQue(sums);
-        sums = sum_queue_.template DeQue<float>();
-        if (v.online) add(total[at * v.D], sums, at, n);
-        else finish(sums, at, n);
-        sum_queue_.FreeTensor(sums);
-      }
-    }
-    if (!any) return clear();
-    if (!v.online) return;
-    divide_by();
-    for (int32_t at = 0; at < pairs_; at += kRows) finish(total[at * v.D], at, min_of(pairs_ - at, kRows));
+  // The next task, made ready; false: there is none. Rows without a task are seen to on the way.
+  __aicore__ inline bool advance(SwaTask& task) {
+    bool real = false;
+    SwaNext found;
+    while ((found = tasks_.next(task, real)) == SwaNext::Nothing)
+      if (real || v.zero_padding) results_.fill(task, half_of(task.pairs()), int16_t{0});
+    if (found == SwaNext::End) return false;
+    const SwaPairs mine = half_of(task.pairs());
+    bad_queries_[task.number % 2] = prepare_.run(task, tasks_.request(task), mine.first, mine.count);
+    return true;
   }
 
-  // Scores of a part become weights. `base` is the key of column 0.
-  __aicore__ inline void weigh(const SwaPart& part, int32_t base) {
-    const int32_t from = (part.begin - base) / kGroup, groups = ceil_div(part.end - base, kGroup) - from;
-    const int32_t width = groups * kGroup, column = from * kGroup;
-    look(part, base + column, groups);
+  // Scores of a task become weights.
+  __aicore__ inline void weigh(const SwaTask& task) {
+    const SwaPairs mine = half_of(task.pairs());
+    const int32_t from = (task.part.begin - task.base) / kGroup;
+    const int32_t groups = ceil_div(task.part.end - task.base, kGroup) - from;
+    const int32_t width = groups * kGroup, column = from * kGroup, n = mine.count * width;
+    const int64_t slot = static_cast<int64_t>(task.number % 2) * v.pairs * kSwaPart;
+    const int64_t at = slot + mine.first * kSwaPart + column;
+    if (task.new_keys) find_usable(task);
+    if (mine.count) {
+      softmax_.use(mine.count);
+      if (task.first) softmax_.begin();
+    }
     CrossCoreWaitFlag(kSwaScoresFlag);
-    const int64_t scores = static_cast<int64_t>(count_++ % 2) * v.pairs * kSwaPart;
-    if (pairs_) {
+    if (task.new_keys) prepare_.read_bad(task, bad_keys_);
+    if (mine.count) {
+      look(task, mine, from * (kGroup / 32), groups * (kGroup / 32));
       LocalTensor<float> x = score_queue_.template AllocTensor<float>();
-      rows_in(x, scores_[scores + first_ * kSwaPart + column], pairs_, width, kSwaPart, width);
+      rows_in(x, scores_[at], mine.count, width, kSwaPart, width);
       score_queue_.EnQue(x);
       x = score_queue_.template DeQue<float>();
-      if (!second_) keys_.judge(x, softmax_.spare, part, groups, request_);
       softmax_.weigh(x, groups);
-      LocalTensor<T> weights = weight_queue_.template AllocTensor<T>();
-      from_float(weights, x, pairs_ * width);
-      ordered();
-      to_float(x, weights, pairs_ * width);
-      weight_queue_.EnQue(weights);
-      ordered();
-      softmax_.add_up(x, groups);
+      if (v.online) {
+        put_weights(x, weights_[slot + at], mine.count, width, true);
+        softmax_.add_up(x, groups);
+      } else {
+        softmax_.add_up(x, groups);
+        divide_by(task, mine);
+        const uint8_t row = static_cast<uint8_t>(width / 8), rows = static_cast<uint8_t>(mine.count);
+        for (int32_t c = 0; c < width; c += kRowLanes)
+          Div(x[c], x[c], softmax_.blocks, kRowLanes, rows, BinaryRepeatParams(1, 1, 0, row, row, 1));
+        ordered();
+        Adds(softmax_.spare, x, 0.f, n);
+        ordered();
+        put_weights(softmax_.spare, weights_[slot + at], mine.count, width, true);
+        Sub(x, x, softmax_.spare, n);
+        ordered();
+        put_weights(x, weights_[slot + at + v.pairs * kSwaPart], mine.count, width, false);
+        spoilt_pairs_[task.number % 2] = spoilt(mine.count);
+      }
       score_queue_.FreeTensor(x);
-      weights = weight_queue_.template DeQue<T>();
-      rows_out(weights_[first_ * kSwaPart + column], weights, pairs_, width, kSwaPart, width);
-      weight_queue_.FreeTensor(weights);
     }
     CrossCoreSetFlag<2, PIPE_MTE3>(kSwaWeightsFlag);
   }
+  // Writes weights, rounded; with BACK x becomes what was written.
+  __aicore__ inline void put_weights(const LocalTensor<float>& x, const GlobalTensor<T>& to, int32_t rows,
+                                     int32_t width, bool back) {
+    LocalTensor<T> weights = weight_queue_.template AllocTensor<T>();
+    from_float(weights, x, rows * width);
+    ordered();
+    if (back) to_float(x, weights, rows * width);
+    weight_queue_.EnQue(weights);
+    ordered();
+    weights = weight_queue_.template DeQue<T>();
+    rows_out(to, weights, rows, width, kSwaPart, width);
+    weight_queue_.FreeTensor(weights);
+  }
 
-  // What every pair sees, as words, and which columns hold scores.
-  __aicore__ inline void look(const SwaPart& part, int32_t first, int32_t groups) {
-    const int32_t words = groups * (kGroup / 32), tile = first / 32;
-    uint32_t usable[kSwaPart / 32];
-    for (int32_t w = 0; w < words; ++w) {
-      usable[w] = 0;
+  // Which columns hold keys that have a page.
+  __aicore__ inline void find_usable(const SwaTask& task) {
+    const SwaRequest& request = tasks_.request(task);
+    for (int32_t w = 0; w < kSwaWords; ++w) {
+      usable_[w] = 0;
+      const int32_t first = task.base + w * 32;
+      if (first + 32 <= task.part.begin || first >= task.part.end) continue;
       for (int32_t k = 0; k < 32;) {
-        const SwaRun run = request_.run_at(first + w * 32 + k, first + w * 32 + 32);
-        if (run.at >= 0) usable[w] |= bits_below(k + run.count) & ~bits_below(k);
+        const SwaRun run = request.run_at(first + k, first + 32);
+        if (run.at >= 0) usable_[w] |= bits_below(k + run.count) & ~bits_below(k);
         k += run.count;
       }
     }
+  }
+  // What every pair sees, as words, and which pairs have to do with a NaN.
+  __aicore__ inline void look(const SwaTask& task, const SwaPairs& mine, int32_t from, int32_t words) {
+    const SwaRequest& request = tasks_.request(task);
+    const int32_t tile = task.base / 32;
+    uint32_t seen[kSwaWords], bad = bad_queries_[task.number % 2];
     softmax_.open();
-    if (!pairs_)
-      for (int32_t w = 0; w < words; ++w) softmax_.set_word(w, 0);
     int32_t held = -1;
-    uint32_t seen[kSwaPart / 32];
-    for (int32_t i = 0; i < pairs_; ++i) {
-      const int32_t row = (first_ + i) / heads_;
-      if (row != held)
-        for (int32_t w = 0; w < words; ++w) seen[w] = request_.seen(row, tile + w) & usable[w];
-      held = row;
-      for (int32_t w = 0; w < words; ++w) softmax_.set_word(i * words + w, seen[w]);
+    bool bad_row = false;
+    for (int32_t i = 0; i < mine.count; ++i) {
+      const int32_t row = task.row + (mine.first + i) / task.heads;
+      if (row != held) {
+        bad_row = false;
+        for (int32_t w = from; w < from + words; ++w) {
+          seen[w] = request.seen(row, tile + w) & usable_[w];
+          bad_row = bad_row || (seen[w] & bad_keys_[w]) != 0;
+        }
+        held = row;
+      }
+      if (bad_row) bad |= 1u << i;
+      for (int32_t w = 0; w < words; ++w) softmax_.set_word(i * words + w, seen[from + w]);
     }
-    if (!second_) keys_.set_range(part, first, words);
+    for (int32_t i = 0; bad && i < mine.count; ++i) softmax_.set_bad(i, (bad >> i & 1) != 0);
     softmax_.close();
-    if (!pairs_) softmax_.unused();
+    if (bad) softmax_.add_bad();
   }
-
-  // n rows of sums, from pair `at` on.
-  __aicore__ inline void add(const LocalTensor<float>& total, const LocalTensor<float>& sums, int32_t at,
-                             int32_t n) {
-    const uint8_t row = static_cast<uint8_t>(v.D / 8), rows = static_cast<uint8_t>(n);
-    for (int32_t d = 0; d < v.D; d += kRowLanes)
-      Mul(total[d], total[d], softmax_.blocks[at * 8], lanes(v.D - d), rows,
-          BinaryRepeatParams(1, 1, 0, row, row, 1));
+  // The pairs whose result is NaN.
+  __aicore__ inline uint32_t spoilt(int32_t count) {
+    const LocalTensor<float> sum = softmax_.spare;
+    WholeReduceSum(sum, softmax_.poison, count, 1, 1, 1, 8);
     ordered();
-    Add(total, total, sums, n * v.D);
-    ordered();
+    SetFlag<HardEvent::V_S>(spoilt_);
+    WaitFlag<HardEvent::V_S>(spoilt_);
+    uint32_t bad = 0;
+    if (!(sum.GetValue(0) == 0.f))
+      for (int32_t i = 0; i < count; ++i) bad |= static_cast<uint32_t>(!(softmax_.poison.GetValue(i) == 0.f)) << i;
+    SetFlag<HardEvent::S_V>(known_);
+    WaitFlag<HardEvent::S_V>(known_);
+    return bad;
   }
-  __aicore__ inline void divide_by() {
+  __aicore__ inline void divide_by(const SwaTask& task, const SwaPairs& mine) {
     if (v.has_sink) {
       softmax_.open();
-      for (int32_t i = 0; i < (pairs_ ? pairs_ : 1); ++i)
-        softmax_.set_sink(i, sink_.GetValue(h0_ + (first_ + i) % heads_));
+      for (int32_t i = 0; i < mine.count; ++i)
+        softmax_.set_sink(i, sink_.GetValue(task.head + (mine.first + i) % task.heads));
       softmax_.close();
     }
     poison_ = softmax_.divisors(v.has_sink != 0);
   }
-  __aicore__ inline void finish(const LocalTensor<float>& sums, int32_t at, int32_t n) {
+
+  // What the cube core's results lack.
+  __aicore__ inline void finish(const SwaTask& task) {
+    const SwaPairs mine = half_of(task.pairs());
+    CrossCoreWaitFlag(kSwaSumsFlag);
+    for (int32_t i = 0; results_.columns && i < mine.count; i += results_.rows) {
+      const SwaPairs some{mine.first + i, min_of(mine.count - i, results_.rows)};
+      LocalTensor<float> sums = results_.take(task, some);
+      results_.turn_and_put(task, tasks_.request(task), some, sums);
+      results_.give_back(sums);
+    }
+    const uint32_t bad = mine.count ? spoilt_pairs_[task.number % 2] : 0;
+    if (!bad) return;
+    PipeBarrier<PIPE_MTE3>();
+    for (int32_t i = 0; i < mine.count; ++i)
+      if (bad >> i & 1) results_.fill(task, SwaPairs{mine.first + i, 1}, SameType<T, half>::value ? int16_t{0x7e00} : int16_t{0x7fc0});
+  }
+  // Long windows: the sums of a part.
+  __aicore__ inline void add_up(const SwaTask& task) {
+    const SwaPairs mine = half_of(task.pairs());
+    const LocalTensor<float> total = total_buffer_.template Get<float>();
+    if (task.first && mine.count) Duplicate(total, 0.f, mine.count * v.D);
+    ordered();
+    CrossCoreWaitFlag(kSwaSumsFlag);
+    for (int32_t i = 0; i < mine.count; i += results_.rows) {
+      const SwaPairs some{mine.first + i, min_of(mine.count - i, results_.rows)};
+      LocalTensor<float> sums = results_.take(task, some);
+      by_pair<false>(total[i * v.D], softmax_.blocks[i * 8], some.count);
+      Add(total[i * v.D], total[i * v.D], sums, some.count * v.D);
+      ordered();
+      results_.give_back(sums);
+    }
+    if (!task.last || !mine.count) return;
+    divide_by(task, mine);
+    for (int32_t i = 0; i < mine.count; i += results_.rows) {
+      const SwaPairs some{mine.first + i, min_of(mine.count - i, results_.rows)};
+      by_pair<true>(total[i * v.D], softmax_.blocks[i * 8], some.count);
+      const uint8_t row = static_cast<uint8_t>(v.D / 8), rows = static_cast<uint8_t>(some.count);
+      for (int32_t d = 0; d < v.D; d += kRowLanes)
+        Add(total[i * v.D + d], total[i * v.D + d], poison_[i * 8], lanes(v.D - d), rows,
+            BinaryRepeatParams(1, 1, 0, row, row, 1));
+      ordered();
+      results_.turn_and_put(task, tasks_.request(task), some, total[i * v.D]);
+    }
+  }
+  // Rows of D floats times, or divided by, a block each.
+  template <bool DIVIDE>
+  __aicore__ inline void by_pair(const LocalTensor<float>& x, const LocalTensor<float>& blocks, int32_t n) {
     const uint8_t row = static_cast<uint8_t>(v.D / 8), rows = static_cast<uint8_t>(n);
     const BinaryRepeatParams strides(1, 1, 0, row, row, 1);
-    for (int32_t d = 0; d < v.D; d += kRowLanes)
-      Div(sums[d], sums[d], softmax_.blocks[at * 8], lanes(v.D - d), rows, strides);
-    ordered();
-    for (int32_t d = 0; d < v.D; d += kRowLanes)
-      Add(sums[d], sums[d], poison_[at * 8], lanes(v.D - d), rows, strides);
-    ordered();
-    if (v.R)
-      for (int32_t i = 0; i < n;) {
-        const int32_t count = heads_from(at + i, n - i);
-        turn_.run(sums[i * v.D], count, v.D, cos_sin_, request_.angles_at((first_ + at + i) / heads_));
-        i += count;
-      }
-    LocalTensor<T> out = out_queue_.template AllocTensor<T>();
-    from_float(out, sums, n * v.D);
-    ordered();
-    store(out, at, n);
-  }
-  // Pairs of one row that follow pair i, at most n.
-  __aicore__ inline int32_t heads_from(int32_t i, int32_t n) const {
-    return min_of(heads_ - (first_ + i) % heads_, n);
-  }
-
-  __aicore__ inline void clear() {
-    for (int32_t at = 0; at < pairs_; at += kRows) {
-      const int32_t n = min_of(pairs_ - at, kRows);
-      LocalTensor<T> out = out_queue_.template AllocTensor<T>();
-      Duplicate(out.template ReinterpretCast<int16_t>(), int16_t{0}, n * v.D);
-      store(out, at, n);
+    for (int32_t d = 0; d < v.D; d += kRowLanes) {
+      if (DIVIDE) Div(x[d], x[d], blocks, lanes(v.D - d), rows, strides);
+      else Mul(x[d], x[d], blocks, lanes(v.D - d), rows, strides);
     }
-  }
-  __aicore__ inline void store(LocalTensor<T>& out, int32_t at, int32_t n) {
-    out_queue_.EnQue(out);
-    out = out_queue_.template DeQue<T>();
-    for (int32_t i = 0; i < n;) {
-      const int32_t pair = first_ + at + i, count = heads_from(at + i, n - i);
-      rows_out(out_[(request_.g.t + pair / heads_) * v.out_t + (h0_ + pair % heads_) * v.out_h], out[i * v.D],
-               count, v.D, v.out_h, v.D);
-      i += count;
-    }
-    out_queue_.FreeTensor(out);
+    ordered();
   }
 
   const SwaTiling v;
-  SwaRequest request_;
-  SwaSoftmax<kGroup> softmax_;
-  SwaTurn turn_;
-  SwaClean<T> keys_;
-  GlobalTensor<T> out_, weights_;
-  GlobalTensor<float> sink_, cos_sin_, scores_, sums_;
   const bool second_;
-  int32_t h0_ = 0, heads_ = 0, first_ = 0, pairs_ = 0, count_ = 0;
+  SwaTasks tasks_;
+  SwaSoftmax<kGroup> softmax_;
+  SwaPrepare<T> prepare_;
+  SwaResults<T> results_;
+  GlobalTensor<T> weights_;
+  GlobalTensor<float> sink_, scores_;
+  uint32_t usable_[kSwaWords], bad_keys_[kSwaWords], bad_queries_[2], spoilt_pairs_[2];
+  int32_t spoilt_ = 0, known_ = 0;
   LocalTensor<float> poison_;
   TPipe pipe_;
-  TQue<TPosition::VECIN, 1> score_queue_, sum_queue_;
-  TQue<TPosition::VECOUT, 1> weight_queue_, out_queue_;
+  TQue<TPosition::VECIN, 1> score_queue_;
+  TQue<TPosition::VECOUT, 1> weight_queue_;
   TBuf<TPosition::VECCALC> total_buffer_;
 };
 

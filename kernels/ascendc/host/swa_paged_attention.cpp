@@ -53,7 +53,8 @@ SwaTiling tiling_of(const SwaPagedAttentionParams& p) {
   return v;
 }
 
-int32_t launch_exact(SwaTiling& v, const SwaPagedAttentionParams& p, const Launch& l) {
+int32_t launch_exact(const SwaPagedAttentionParams& p, const Launch& l) {
+  SwaTiling v = tiling_of(p);
   v.pairs = 16, v.kv_buffers = 2, v.grain = kKeys;
   if (exact_bytes(p, 16, 2) > kUnified) {
     v.kv_buffers = 1;
@@ -74,38 +75,71 @@ constexpr int64_t kOnePart =
 
 bool online(const SwaPagedAttentionParams& p) { return p.window > kOnePart; }
 
+// Bytes of the buffers of SwaVector.
 int64_t vector_bytes(const SwaPagedAttentionParams& p, int64_t pairs) {
   const int64_t half = pairs / 2;
-  return half * kPart * (4 + 2) + swa_softmax_bytes(static_cast<int32_t>(half), 4, 64) +
-         2 * 8 * p.D * (4 + 2) + 2 * 4 * p.D * (4 + 2) + p.D / 2 + 256 + 256 + 32 +
-         (online(p) ? half * p.D * 4 : 0) + turn_bytes(p);
+  return half * kPart * (4 + 2) + swa_softmax_bytes(static_cast<int32_t>(half), 4, 64) + 2 * 2048 * (4 + 2) +
+         3 * 16 * p.D * 2 + 5 * 256 + 64 + (online(p) ? half * p.D * 4 : 0) + turn_bytes(p);
 }
-// The pairs of a unit that local memory has room for.
-int64_t most_pairs(const SwaPagedAttentionParams& p) {
-  return vector_bytes(p, 64) <= kUnified ? 64 : vector_bytes(p, 32) <= kUnified ? 32 : 16;
+// Bytes of the buffers of SwaCube.
+int64_t l1_bytes(const SwaTiling& v) {
+  return 2 * (int64_t{v.pairs} * v.D + int64_t{v.kv_buffers} * v.kv_rows * v.D +
+              (v.online ? 1 : 2) * int64_t{v.pairs} * v.kv_rows);
 }
-int64_t l1_bytes(const SwaTiling& v, int64_t pairs) {
-  return 2 * (pairs * (v.D + kPart) + int64_t{v.kv_buffers} * v.kv_rows * v.D);
+
+// Query rows of a unit of work. A group of cores reads the keys of its unit's rows, so that several units of a
+// request read its window several times: as many of them as cost a tenth of the request's bytes at most
+// share it where that gives the busiest group less.
+int32_t unit_rows(const SwaTiling& v) {
+  constexpr int64_t kMost = 64;  // rows, so that their keys are of one part
+  const int64_t cores = cube_cores(), average = v.B > 0 ? ceil_div(v.T, v.B) : 1;
+  const int64_t window = v.window + v.n, of_row = 1 + 2 * int64_t{v.H};
+  const int64_t least = ceil_div(average, kMost), most = 1 + (window + average * of_row) / 10 / window;
+  int64_t best = 0, cost = 0;
+  for (int64_t units = least; units <= (most > least ? most : least) && units <= average; ++units) {
+    const int64_t rows = ceil_div(average, units);
+    const int64_t busiest = ceil_div(ceil_div(v.T, rows), cores) * (window + rows * of_row);
+    if (best == 0 || busiest < cost) best = rows, cost = busiest;
+  }
+  return static_cast<int32_t>(best);
+}
+
+// What the launch and the size of its scratch both need to know.
+SwaTiling mixed_tiling(const SwaPagedAttentionParams& p) {
+  SwaTiling v = tiling_of(p);
+  v.online = online(p), v.grain = v.online ? kPart : 64;
+  v.turned = v.R ? v.D - (v.D - v.R) / 16 * 16 : 0;
+  v.pairs = vector_bytes(p, 64) <= kUnified ? 64 : vector_bytes(p, 32) <= kUnified ? 32 : 16;
+  v.part_heads = static_cast<int32_t>(ceil_div<int64_t>(v.H, ceil_div<int64_t>(v.H, v.pairs)));
+  v.part_rows = v.H > v.pairs ? 1 : v.pairs / v.H;
+  v.tile_rows = v.online ? v.part_rows : unit_rows(v);
+  if (v.part_rows > v.tile_rows) v.part_rows = v.tile_rows;
+  const int64_t span = v.online ? kPart : v.window + (v.n ? v.n : v.tile_rows - 1) + 15;
+  v.kv_rows = static_cast<int32_t>(round_up<int64_t>(span < kPart ? span : kPart, 16));
+  v.kv_buffers = 2;  // keys of the next unit are loaded while this one is worked on
+  if (l1_bytes(v) > kL1) v.kv_buffers = 1;
+  return v;
+}
+
+SwaScratch scratch_of(const SwaTiling& v) {
+  return swa_scratch(v.pairs, v.D, v.online ? v.D : v.turned, v.kv_rows);
+}
+int64_t groups(const SwaTiling& v) {
+  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows), cores = cube_cores();
+  return units < cores ? units : cores;
 }
 
 uint64_t workspace_size(const SwaPagedAttentionParams& p) {
-  return p.q.dtype == kF32 ? 0 : static_cast<uint64_t>(swa_scratch(most_pairs(p), p.D).bytes * cube_cores());
+  if (p.q.dtype == kF32 || p.T == 0) return 0;
+  const SwaTiling v = mixed_tiling(p);
+  return static_cast<uint64_t>(scratch_of(v).bytes * groups(v));
 }
 
-int32_t launch_mixed(SwaTiling& v, const SwaPagedAttentionParams& p, const Launch& l) {
-  const int64_t cores = cube_cores();
-  v.pairs = static_cast<int32_t>(most_pairs(p)), v.online = online(p), v.grain = v.online ? kPart : 64;
-  cut(v, v.pairs);
-  while (v.pairs > 16 && ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles * 2 <= cores)
-    cut(v, v.pairs /= 2);
-  // Keys of two parts in L1 where they fit: those of a part are loaded while the part before is worked on.
-  const int64_t span = v.online ? kPart : v.window + (v.n ? v.n : v.tile_rows - 1) + 15;
-  v.kv_buffers = 2, v.kv_rows = static_cast<int32_t>(round_up<int64_t>(span < kPart ? span : kPart, 64));
-  if (l1_bytes(v, v.pairs) > kL1) v.kv_buffers = 1;
-  const int64_t units = ceil_div<int64_t>(v.T, v.tile_rows) * v.head_tiles;
+int32_t launch_mixed(const SwaPagedAttentionParams& p, const Launch& l) {
+  const SwaTiling v = mixed_tiling(p);
 #define LAUNCH(suffix)                                                                           \
-  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_##suffix, units < cores ? units : cores, l, \
-                            address(p.q), address(p.kv_pages), address(p.block_table),           \
+  return DSV4_ASCEND_LAUNCH(dsv4_swa_paged_attention_##suffix, groups(v), l, address(p.q), \
+                            address(p.kv_pages), address(p.block_table),           \
                             address(p.query_start_loc), address(p.seq_lens), address(p.sink),    \
                             address(p.tree_mask), address(p.cos_sin), address(p.out), workspace_of(l), v)
   if (p.q.dtype == kF16) LAUNCH(f16);
@@ -117,8 +151,7 @@ int32_t launch(const SwaPagedAttentionParams& p, const Launch& l) {
   if (p.n > kSwaMaxNodes)
     return refuse(l, "tree_mask: expected at most %d nodes, got %lld", kSwaMaxNodes,
                   static_cast<long long>(p.n));
-  SwaTiling v = tiling_of(p);
-  return p.q.dtype == kF32 ? launch_exact(v, p, l) : launch_mixed(v, p, l);
+  return p.q.dtype == kF32 ? launch_exact(p, l) : launch_mixed(p, l);
 }
 
 }  // namespace

@@ -35,6 +35,8 @@ const char* report();
 std::string source_of(const void* pc);        // "file.cpp:12, from file.cpp:40", or "" if that is no kernel's
 std::string source_of_caller();
 
+std::string describe_core();                  // "kernel, cube core 3"
+
 std::string counters();                       // JSON, since the last clear
 void clear_counters();
 

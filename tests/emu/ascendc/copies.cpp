@@ -112,7 +112,7 @@ void copy_in(const char* api, const Slice& dst, const void* src, const CopyShape
   check_local(api, "dst", dst, extent(c, c.dst_gap));
   touch_global(src, c, c.src_gap, false);
   touch_local(dst, c, c.dst_gap, true);
-  core->counters.bytes[kMTE2] += uint64_t{c.blocks} * c.bytes;
+  core->count(kMTE2, src, uint64_t{c.blocks} * c.bytes);
   core->submit(&run_copy, Copy{local(dst), static_cast<const char*>(src), c.blocks, c.bytes, c.bytes + c.src_gap,
                                c.bytes + c.dst_gap, Type::none});
 }
@@ -125,7 +125,7 @@ void copy_out(const char* api, void* dst, const Slice& src, const CopyShape& c) 
   check_local(api, "src", src, extent(c, c.src_gap));
   touch_local(src, c, c.src_gap, false);
   touch_global(dst, c, c.dst_gap, true, core->atomic != Type::none);
-  core->counters.bytes[kMTE3] += uint64_t{c.blocks} * c.bytes;
+  core->count(kMTE3, dst, uint64_t{c.blocks} * c.bytes);
   core->submit(&run_copy, Copy{static_cast<char*>(dst), local(src), c.blocks, c.bytes, c.bytes + c.src_gap,
                                c.bytes + c.dst_gap, core->atomic});
 }
@@ -168,7 +168,7 @@ void pad_in(const Slice& dst, const void* src, const CopyShape& c, uint32_t elem
   check_local("DataCopyPad", "dst", dst, extent(in_local, c.dst_gap));
   touch_global(src, c, c.src_gap, false);
   touch_local(dst, in_local, c.dst_gap, true);
-  core->counters.bytes[kMTE2] += uint64_t{c.blocks} * c.bytes;
+  core->count(kMTE2, src, uint64_t{c.blocks} * c.bytes);
   core->submit(&run_pad, PadCopy{{local(dst), static_cast<const char*>(src), c.blocks, c.bytes, c.bytes + c.src_gap,
                                   padded + c.dst_gap, Type::none},
                                  padding.left,
@@ -189,7 +189,7 @@ void pad_out(void* dst, const Slice& src, const CopyShape& c, uint32_t element) 
   check_local("DataCopyPad", "src", src, extent(c, gap));
   touch_local(src, c, gap, false);
   touch_global(dst, c, c.dst_gap, true, core->atomic != Type::none);
-  core->counters.bytes[kMTE3] += uint64_t{c.blocks} * c.bytes;
+  core->count(kMTE3, dst, uint64_t{c.blocks} * c.bytes);
   core->submit(&run_copy,
                Copy{static_cast<char*>(dst), local(src), c.blocks, c.bytes, c.bytes + gap, c.bytes + c.dst_gap,
                     core->atomic});

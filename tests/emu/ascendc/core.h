@@ -77,7 +77,7 @@ struct Slot {
 };
 
 struct Counters {
-  uint64_t bytes[kPipes] = {}, instructions[kPipes] = {};
+  uint64_t bytes[kPipes] = {}, scratch[kPipes] = {}, instructions[kPipes] = {};  // scratch: those of bytes to or from it
   uint64_t vector_tenths = 0;              // of cycles of the vector unit, as documented for each instruction
   uint64_t vector_repeats = 0, scalar_local = 0, scalar_global = 0, cube_macs = 0, cube_steps = 0, stalls = 0,
            barriers = 0;
@@ -113,6 +113,7 @@ struct Core {
   void begin_op(Pipe pipe, const char* name, const void* pc);
   void touch(Space space, uint32_t address, uint32_t bytes, bool write, bool must_be_written = true);
   void touch_global(const void* address, uint64_t bytes, bool write, bool atomic = false);
+  void count(Pipe pipe, const void* global, uint64_t bytes);  // a transfer between global and local memory
   template <class Payload>
   void submit(void (*run)(const void*), const Payload& payload) {
     static_assert(sizeof(Payload) <= sizeof(Item::payload) && __is_trivially_copyable(Payload));
@@ -132,7 +133,7 @@ struct Core {
   Pipe op_pipe = kS;
   const char* op_name = "";
   const void* op_pc = nullptr;
-  bool hazard_reported = false;
+  bool hazard_reported = false, nan_reported = false;
   OpInfo running{nullptr, nullptr};        // an instruction that is executed later than issued
 
   bool knows(Pipe observer, Pipe pipe, uint32_t seq) const { return pipes[observer].know.own[pipe] >= seq; }
@@ -152,6 +153,8 @@ struct Launched {
   const char* kernel = "";
   uint32_t blocks = 0;
   KernelType type = KernelType::None;
+  const char* scratch = nullptr;
+  uint64_t scratch_bytes = 0;
   std::vector<std::vector<uint32_t>> remotes;
   std::vector<Core*> cores;
 };

@@ -155,7 +155,7 @@ void copy_nd_to_nz(const Slice& dst, const void* src, const NzShape& s, uint32_t
           core->touch(kL1, at + row * s.dst_row * kBlockBytes, kBlockBytes, true);
     }
   }
-  core->counters.bytes[kMTE2] += uint64_t{s.matrices} * s.rows * s.columns * element;
+  core->count(kMTE2, src, uint64_t{s.matrices} * s.rows * s.columns * element);
   core->submit(&run_nz, NzCopy{local(dst), static_cast<const char*>(src), s, element});
 }
 

@@ -38,6 +38,17 @@ uint32_t depth_of(const Product& p, uint32_t c0) {
   return p.k_by_16 && c0 == 8 ? (fractals + 1) / 2 * 2 : fractals;
 }
 
+// The page of Mmad (under "special values"): "Mmad should avoid NaN inputs, else an execution error may be
+// reported"; of both matrices and any type of float. Infinity is an input like others there.
+void report_nan(const char* matrix, uint32_t row, uint32_t k) {
+  if (core->nan_reported) return;
+  core->nan_reported = true;
+  const bool later = core->running.name != nullptr;
+  add_report("rule 17 (" + std::string(rule_name(17)) + "): NaN into Mmad" +
+             where(later ? core->running.pc : core->op_pc) + ": " + matrix + " row " + std::to_string(row) + ", k " +
+             std::to_string(k) + " [" + describe_core() + "]");
+}
+
 // A step of the cube adds the products of one fractal's depth; where the sums of steps are kept is a value of
 // C.
 template <class T>
@@ -50,12 +61,16 @@ void run_product(const Multiply& x) {
     const uint32_t here = p.n - column * 16 < 16 ? p.n - column * 16 : 16;
     for (uint32_t k = 0; k < p.k; ++k) {
       const char* at = x.b + (k / c0 * wide + column) * kFractalBytes + k % c0 * element;
-      for (uint32_t n = 0; n < 16; ++n) b[k][n] = n < here ? value_at<T>(at + n * kBlockBytes, x.input) : T(0);
+      for (uint32_t n = 0; n < 16; ++n) {
+        b[k][n] = n < here ? value_at<T>(at + n * kBlockBytes, x.input) : T(0);
+        if (b[k][n] != b[k][n]) report_nan("filter", column * 16 + n, k);
+      }
     }
     for (uint32_t m = 0; m < p.m; ++m) {
       for (uint32_t k = 0; k < p.k; ++k) {
         const uint32_t fractal = p.m == 1 ? k / c0 * kBlockBytes : (m / 16 * depth + k / c0) * kFractalBytes;
         a[k] = value_at<T>(x.a + fractal + m % 16 * kBlockBytes + k % c0 * element, x.input);
+        if (column == 0 && a[k] != a[k]) report_nan("fm", m, k);
       }
       T* to = reinterpret_cast<T*>(x.c) + (uint64_t{column} * tall + m) * 16;
       T sum[16];
@@ -208,7 +223,7 @@ void store_result(void* dst, Type dst_type, const Slice& c, Type, const Result& 
     for (uint32_t row = 0; row < r.rows; ++row)
       core->touch_global(static_cast<char*>(dst) + uint64_t{row} * r.dst_stride * element,
                          uint64_t{r.columns} * element, true);
-  core->counters.bytes[kFix] += uint64_t{r.rows} * r.columns * element;
+  core->count(kFix, dst, uint64_t{r.rows} * r.columns * element);
   core->submit(&run_store, Store{static_cast<char*>(dst), local(c), r, dst_type});
 }
 

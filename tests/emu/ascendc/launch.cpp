@@ -2,6 +2,7 @@
 // Launches: all cores of a kernel, and what they did.
 #include "launch.h"
 
+#include <cstring>
 #include <map>
 #include <mutex>
 
@@ -14,6 +15,8 @@ namespace ascend_emu {
 namespace {
 
 std::mutex g_run;  // one launch at a time
+thread_local const char* t_scratch = nullptr;
+thread_local uint64_t t_scratch_bytes = 0;
 
 struct KernelCounters {
   uint64_t launches = 0, blocks = 0, cores = 0;
@@ -22,13 +25,26 @@ struct KernelCounters {
 std::map<std::string, KernelCounters> g_counters;
 
 void add(Counters& sum, const Counters& c) {
-  for (int p = 0; p < kPipes; ++p) sum.bytes[p] += c.bytes[p], sum.instructions[p] += c.instructions[p];
+  for (int p = 0; p < kPipes; ++p) {
+    sum.bytes[p] += c.bytes[p], sum.scratch[p] += c.scratch[p];
+    sum.instructions[p] += c.instructions[p];
+  }
   sum.vector_tenths += c.vector_tenths, sum.vector_repeats += c.vector_repeats;
   sum.scalar_local += c.scalar_local, sum.scalar_global += c.scalar_global;
   sum.cube_macs += c.cube_macs, sum.cube_steps += c.cube_steps, sum.stalls += c.stalls, sum.barriers += c.barriers;
 }
 
 }  // namespace
+
+void begin_scratch(void* scratch, uint64_t bytes) {
+  if (bytes) std::memset(scratch, 0xff, bytes);
+  t_scratch = static_cast<const char*>(scratch), t_scratch_bytes = bytes;
+}
+void Core::count(Pipe pipe, const void* global, uint64_t bytes) {
+  counters.bytes[pipe] += bytes;
+  const char* at = static_cast<const char*>(global);
+  if (at >= launched.scratch && at < launched.scratch + launched.scratch_bytes) counters.scratch[pipe] += bytes;
+}
 
 void Core::finish() {
   drain_all();
@@ -56,6 +72,8 @@ bool launch(const Kernel& kernel) {
   launched.kernel = kernel.name;
   launched.blocks = kernel.blocks;
   launched.type = KernelType::None;
+  launched.scratch = kernel.has_workspace ? t_scratch : nullptr;
+  launched.scratch_bytes = kernel.has_workspace ? t_scratch_bytes : 0;
   launched.remotes.clear();
   launched.cores.clear();
   forget_global_memory();
@@ -95,7 +113,8 @@ std::string counters() {
     if (json.size() > 1) json += ",";
     json +=
         "\"" + name + "\":{\"launches\":" + std::to_string(c.launches) + ",\"blocks\":" + std::to_string(c.blocks) +
-        ",\"bytes\":" + list(c.sum.bytes) + ",\"instructions\":" + list(c.sum.instructions) +
+        ",\"bytes\":" + list(c.sum.bytes) +
+        ",\"scratch\":" + list(c.sum.scratch) + ",\"instructions\":" + list(c.sum.instructions) +
         ",\"vector_repeats\":" + std::to_string(c.sum.vector_repeats) +
         ",\"vector_cycles\":" + std::to_string((c.sum.vector_tenths + 9) / 10) +
         ",\"scalar_local\":" + std::to_string(c.sum.scalar_local) +

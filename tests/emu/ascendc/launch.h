@@ -24,6 +24,8 @@ struct Kernel {
   void (*run)(const void* args);
 };
 bool launch(const Kernel& kernel);  // false: see ascend_emu_report
+// Where the scratch of this thread's next launches lies: filled with NaN bytes, its traffic is counted apart.
+void begin_scratch(void* scratch, uint64_t bytes);
 int vector_cores();
 int cube_cores();
 

@@ -75,7 +75,7 @@ void Core::begin_op(Pipe pipe, const char* name, const void* pc) {
   p.log.push_back({name, pc});
   ++counters.instructions[pipe];
   op_pipe = pipe, op_name = name, op_pc = pc;
-  hazard_reported = false;
+  hazard_reported = nan_reported = false;
 }
 
 void Core::enqueue(Pipe pipe, const Item& item) {
