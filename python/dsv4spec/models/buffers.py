@@ -59,7 +59,7 @@ class Rows:
         self.sites = [(y, torch.zeros(T, c.hc_mult, **f32), torch.zeros(T, c.hc_mult, c.hc_mult, **f32)) for _ in "ab"]
         self.heads = torch.zeros(T, c.num_attention_heads, c.head_dim, **options)
         self.experts = torch.zeros(T, c.hidden_size, **options)
-        self._options, self._products, self._routes = options, {}, {}
+        self._options, self._whole, self._products, self._routes = options, None, {}, {}
         self.counting = torch.arange(T + 1, dtype=torch.int32, device=options["device"])  # one row each
 
     def product(self, name: str, *widths: int) -> tuple[torch.Tensor, ...]:
@@ -67,7 +67,7 @@ class Rows:
         of each width."""
         known = self._products.get((name, widths))
         if known is None:
-            whole = torch.zeros(len(self.counting) - 1, sum(widths), **self._options)
+            whole = self._cut(lambda rows: rows.product(name, *widths)[0], sum(widths), self._options["dtype"])
             known = self._products[name, widths] = (whole, *whole.split_with_sizes(widths, 1))
         return known
 
@@ -75,9 +75,17 @@ class Rows:
         """Room for the experts int32 ``[T, k]`` of a router and their weights float32."""
         known = self._routes.get(k)
         if known is None:
-            options = {**self._options, "size": (len(self.counting) - 1, k)}
-            known = self._routes[k] = tuple(torch.zeros(**{**options, "dtype": t}) for t in (torch.int32, torch.float32))
+            known = self._routes[k] = tuple(self._cut(lambda rows: rows.route(k)[i], k, dtype)
+                                            for i, dtype in enumerate((torch.int32, torch.float32)))
         return known
+
+    def _cut(self, of, width: int, dtype: torch.dtype) -> torch.Tensor:
+        """``[T, width]``: the first rows of ``of(whole)``, or memory of its own."""
+        T = len(self.counting) - 1
+        if self._whole is not None:
+            return of(self._whole)[:T]
+        with torch.inference_mode(False):  # plain tensors, that any later mode may write
+            return torch.zeros(T, width, dtype=dtype, device=self._options["device"])
 
     def first(self, rows: int) -> Rows:
         """The first ``rows`` rows, in the same memory."""
@@ -85,6 +93,6 @@ class Rows:
         view.streams, view.fused, view.heads, view.experts = (
             x[:rows] for x in (self.streams, self.fused, self.heads, self.experts))
         view.counting = self.counting[:rows + 1]
-        view._options, view._products, view._routes = self._options, {}, {}
+        view._options, view._whole, view._products, view._routes = self._options, self, {}, {}
         view.sites = [tuple(x[:rows] for x in site) for site in self.sites]
         return view

@@ -50,11 +50,25 @@ class Linear:
             self._weight = norm_weight * K ** 0.5
             self._eps = torch.tensor([[(K * eps) ** 0.5]], device=w.device)
 
-    def __call__(self, x: torch.Tensor, room: torch.Tensor | None = None) -> torch.Tensor:
-        """``x`` ``[T, G*K]``, contiguous rows at any pitch -> ``[T, G*N]`` in the dtype of x; in ``room``, if the op makes
-        it."""
+    def __call__(self, x: torch.Tensor, room: Rows | None = None, name: str = "") -> torch.Tensor:
+        """``x`` ``[T, G*K]``, contiguous rows at any pitch -> ``[T, G*N]`` in the dtype of x; in the room of ``name``, if
+        there is one and the op makes it."""
         if _by_op("linear", x):
-            return ops.linear(x, self.w, groups=self.groups, norm_weight=self.norm_weight, eps=self.eps, out=room)
+            return self._op(x, None if room is None else room.product(name, self.groups * self.w.shape[1])[0])
+        return self._torch(x)
+
+    def split(self, x: torch.Tensor, widths: tuple[int, ...], room: Rows, name: str) -> tuple[torch.Tensor, ...]:
+        """The same in parts of some ``widths``."""
+        if _by_op("linear", x):
+            whole, *parts = room.product(name, *widths)
+            self._op(x, whole)
+            return parts
+        return self._torch(x).split_with_sizes(widths, 1)
+
+    def _op(self, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        return ops.linear(x, self.w, groups=self.groups, norm_weight=self.norm_weight, eps=self.eps, out=out)
+
+    def _torch(self, x: torch.Tensor) -> torch.Tensor:
         if self.norm_weight is not None:
             x = self._norm(x)
         w, T, G = self.w if self.w.dtype == x.dtype else self.w.to(x.dtype), x.shape[0], self.groups

@@ -67,7 +67,7 @@ class Attention:
             compressed += [f"{index}compressor.wkv.weight", f"{index}compressor.wgate.weight",
                            f"{index}weights_proj.weight"]
         # The compressors' inputs are fp32 whatever the stream: one product more only if the stream is not fp32.
-        first, self.widths, fp32_widths = [f"{p}wq_a.weight", f"{p}wkv.weight"], [c.q_lora_rank, c.head_dim], []
+        first, self.widths, fp32_widths = [f"{p}wq_a.weight", f"{p}wkv.weight"], (c.q_lora_rank, c.head_dim), []
         if ratio:
             self.compressor = Compressor(w, f"{p}compressor", ratio, c.rms_norm_eps)
             fp32_widths = [self.compressor.width] * 2
@@ -76,7 +76,7 @@ class Attention:
             fp32_widths += [self.index_compressor.width] * 2 + [c.index_n_heads]
         self.w_fp32, self.fp32_widths = None, fp32_widths
         if w.dtype == torch.float32:
-            first, self.widths = first + compressed, self.widths + fp32_widths
+            first, self.widths = first + compressed, (*self.widths, *fp32_widths)
         elif ratio:
             self.w_fp32 = Linear(w.stack(compressed, torch.float32))
         self.w_in = Linear(w.narrow(first))
@@ -95,9 +95,7 @@ class Attention:
         c, ratio = self.c, self.ratio
         H, D = c.num_attention_heads, c.head_dim
         cos_sin = tables.compressed if ratio else tables.plain
-        whole, *parts = room.product("in", *self.widths)
-        made = self.w_in(x, whole)
-        qr, kv, *wide = parts if made is whole else made.split_with_sizes(self.widths, 1)
+        qr, kv, *wide = self.w_in.split(x, self.widths, room, "in")
         if self.w_fp32 is not None:
             wide = self.w_fp32(x.float()).split_with_sizes(self.fp32_widths, 1)
         ops.swa_store_kv(kv, self.kv_norm, cos_sin, batch.positions, batch.slots, cache.kv_pages, eps=c.rms_norm_eps)
@@ -107,8 +105,7 @@ class Attention:
         T = qr.shape[0]
         view = batch.c4 if ratio == 4 else batch.c128
         choose = ratio == 4 and view.table.shape[1] * view.page > c.index_topk  # else every visible entry is chosen
-        wq_b = self.wq_b_index if choose else self.wq_b
-        q = wq_b(qr, room.product("q", wq_b.w.shape[1])[0])
+        q = (self.wq_b_index if choose else self.wq_b)(qr, room, "q")
         q_index = q[:, self.q_rows:] if choose else None
         q = (q[:, :self.q_rows] if choose else q).view(T, H, D)
         q = ops.q_norm_rope(q, cos_sin, batch.positions, eps=c.rms_norm_eps, out=q)
@@ -132,8 +129,7 @@ class Attention:
             batch.query_start_loc, batch.seq_lens, ratio=4, topk=c.index_topk, cos_sin=cos_sin)
 
     def _out(self, o: torch.Tensor, T: int, room: Rows) -> torch.Tensor:
-        a = self.wo_a(o.view(T, self.q_rows), room.product("a", self.wo_b.w.shape[0])[0])
-        return self.wo_b(a, room.product("b", self.wo_b.w.shape[1])[0])
+        return self.wo_b(self.wo_a(o.view(T, self.q_rows), room, "a"), room, "b")
 
 
 class MoE:
