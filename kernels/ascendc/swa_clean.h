@@ -4,7 +4,7 @@
 // the scratch, from where the cube core takes them. A row in which NaN or infinity stands, and a key without
 // a page, becomes zeros there; who sees such a row is told so (its result is NaN) by a bit.
 //   exponent all ones  <=>  (bits without the sign) / 2 >= the same of infinity; as positive halves such
-//   numbers have the order of integers, so that the maximum of a row tells. 9 repeats a key of 512 dims.
+//   numbers have the order of integers, so that the maximum of all rows tells whether any holds such.
 #pragma once
 #include "mhc_vector.h"
 #include "swa_request.h"
@@ -20,7 +20,7 @@ class SwaClean {
   __aicore__ inline void init(TPipe* pipe) {
     pipe->InitBuffer(rows_, 2 * kRows * D_ * sizeof(T));
     pipe->InitBuffer(test_, kRows * D_ * sizeof(T));
-    pipe->InitBuffer(most_, (kMostParts + 1) * kLanes * sizeof(T));
+    pipe->InitBuffer(most_, kMostParts * kLanes * sizeof(T));
     for (int32_t i = 0; i < 2; ++i) {
       free_[i] = static_cast<int32_t>(pipe->AllocEventID<HardEvent::MTE3_MTE2>());
       loaded_[i] = static_cast<int32_t>(pipe->AllocEventID<HardEvent::MTE2_V>());
@@ -88,29 +88,45 @@ class SwaClean {
       if (which >> r & 1) Duplicate(rows[r * D_].template ReinterpretCast<int16_t>(), int16_t{0}, D_);
     ordered();
   }
+  __aicore__ inline static void magnitudes(const LocalTensor<uint16_t>& to, const LocalTensor<uint16_t>& from,
+                                           int32_t count) {
+    ShiftLeft(to, from, static_cast<uint16_t>(1), count);
+    ordered();
+    ShiftRight(to, to, static_cast<uint16_t>(2), count);
+    ordered();
+  }
+  // A bit for each row that holds NaN or infinity.
   __aicore__ inline uint32_t test(const LocalTensor<uint16_t>& rows, int32_t count) {
     const LocalTensor<uint16_t> bits = test_.template Get<uint16_t>(), found = most_.template Get<uint16_t>();
     const LocalTensor<half> numbers = bits.template ReinterpretCast<half>(),
                             most = found.template ReinterpretCast<half>();
-    ShiftLeft(bits, rows, static_cast<uint16_t>(1), count * D_);
+    magnitudes(bits, rows, count * D_);
+    int32_t left = count * D_;
+    while (left > kLanes) {  // halves upon each other, down to one repeat
+      const int32_t half = left > 2 * kLanes ? round_up(ceil_div(left, 2), 16) : kLanes;
+      Max(numbers, numbers, numbers[half], left - half);
+      ordered();
+      left = half;
+    }
+    WholeReduceMax(most, numbers, left, 1, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE);
     ordered();
-    ShiftRight(bits, bits, static_cast<uint16_t>(2), count * D_);
-    ordered();
+    uint32_t bad = 0;
+    SetFlag<HardEvent::V_S>(tested_);
+    WaitFlag<HardEvent::V_S>(tested_);
+    const bool any = found.GetValue(0) >= kInfinity;
+    SetFlag<HardEvent::S_V>(judged_);
+    WaitFlag<HardEvent::S_V>(judged_);
+    if (!any) return bad;
+    magnitudes(bits, rows, count * D_);
     for (int32_t at = 0; at < D_; at += kLanes)
       WholeReduceMax(most[at], numbers[at], min_of(D_ - at, kLanes), count, 1, 1, D_ / 16,
                      ReduceOrder::ORDER_ONLY_VALUE);
     ordered();
-    for (int32_t i = 1; i < ceil_div(D_, kLanes); ++i) {
-      Max(most, most, most[i * kLanes], count);
-      ordered();
-    }
-    WholeReduceMax(most[kMostParts * kLanes], most, count, 1, 1, 1, 8, ReduceOrder::ORDER_ONLY_VALUE);
-    ordered();
     SetFlag<HardEvent::V_S>(tested_);
     WaitFlag<HardEvent::V_S>(tested_);
-    uint32_t bad = 0;
-    if (found.GetValue(kMostParts * kLanes) >= kInfinity)
-      for (int32_t r = 0; r < count; ++r) bad |= static_cast<uint32_t>(found.GetValue(r) >= kInfinity) << r;
+    for (int32_t r = 0; r < count; ++r)
+      for (int32_t at = 0; at < D_; at += kLanes)
+        bad |= static_cast<uint32_t>(found.GetValue(at + r) >= kInfinity) << r;
     SetFlag<HardEvent::S_V>(judged_);
     WaitFlag<HardEvent::S_V>(judged_);
     return bad;

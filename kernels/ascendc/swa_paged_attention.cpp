@@ -23,10 +23,10 @@
 //
 // Bytes of a request: 2 * D * (keys + 2 * rows * H) in 16 bit. Flops: 4 * D * H * rows * keys, and those of
 // weights . K again, for the second halves of the weights. Flash (H 64, D 512, 128 keys) at 1.8 TB/s, 7 TB/s for
-// the cache; bytes counted by the emulator:
+// the cache; counted by the emulator for one request, times 64, cycles of a core at work on 64 / 24 of them:
 //                          fewest    counted   scratch   memory, L2 us   cube, vector cycles (us at 1.8 GHz)
-//   decode B = 64          16.8 MB   16.8 MB    38 MB    9.3, 5.4         9216 (5.1), 8120 (4.5)
-//   verify of 4, B = 64    42.1 MB   42.3 MB   102 MB    23.5, 14.6       36864 (20.5), 25984 (14.4)
+//   decode B = 64          16.8 MB   16.8 MB    40 MB    9.3, 5.8         9216 (5.1), 11600 (6.4)
+//   verify of 4, B = 64    42.1 MB   42.3 MB   105 MB    23.5, 15.0       36864 (20.5), 38800 (21.6)
 // A single request of few rows is one unit: 2 to 8 us on one group, behind a launch of 20 us.
 // Bursts: a key is 1 KB; keys of a page that follow each other are one instruction.
 //

@@ -22,10 +22,10 @@ struct SwaTiling {
   int32_t zero_padding, has_sink, wide_table, wide_starts, wide_lens;  // wide: int64
 };
 
-// Bytes of the softmax's buffer: nine rows of a float a pair, two tables of blocks, two of bits, and a tile.
+// Bytes of the softmax's buffer: six rows of a float a pair, two tables of blocks, two of bits, and a tile.
 inline constexpr int32_t swa_softmax_bytes(int32_t pairs, int32_t groups, int32_t lanes) {
   const int32_t row = (pairs + 63) / 64 * 64, bits = (pairs * groups * (lanes / 32) + 63) / 64 * 64;
-  return 4 * (9 * row + 2 * 8 * pairs + 2 * bits + pairs * groups * lanes);
+  return 4 * (6 * row + 2 * 8 * pairs + 2 * bits + pairs * groups * lanes);
 }
 
 // Scratch of a cube core and its two vector cores, in bytes. Everything is there twice, for two tasks (or

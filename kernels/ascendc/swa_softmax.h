@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The online softmax of M (row, head) pairs on the vector unit, over tiles of `groups` groups of LANES keys:
-// scores [M][groups * LANES] become weights, 0 where a pair does not see a key. A group is reduced by one
-// instruction and the groups are added in order, so a pair's sum does not depend on groups in which it sees
-// nothing. A score that is not finite counts as NaN: the key or the query holds NaN or infinity. It is kept
+// scores [M][groups * LANES] become weights, 0 where a pair does not see a key. Groups are added
+// lane by lane in order, then reduced, so a pair's sum does not depend on groups in which it sees nothing. A score that is not finite counts as NaN: the key or the query holds NaN or infinity. It is kept
 // apart, in `poison`, which the result gets added, so that no comparison meets a NaN.
 #pragma once
 #include "mhc_vector.h"
@@ -25,10 +24,10 @@ class SwaSoftmax {
     const int32_t row = round_up(m_, kRowLanes), bits = round_up(m_ * most_ * kWords, kRowLanes);
     top = all, sum = all[row], poison = all[2 * row], sink = all[3 * row], shrink_ = all[4 * row],
     part_ = all[5 * row];
-    blocks = all[9 * row], other_ = blocks[8 * m_];
+    blocks = all[6 * row], other_ = blocks[8 * m_];
     words_ = other_[8 * m_].ReinterpretCast<uint32_t>(), chosen_ = words_[bits].ReinterpretCast<uint8_t>();
     spare = words_[2 * bits].ReinterpretCast<float>();
-    Duplicate(all, 0.f, 9 * row);  // blocks are made of eight pairs
+    Duplicate(all, 0.f, 6 * row);  // blocks are made of eight pairs
     ordered();
     event_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::V_S>());
     arrived_ = static_cast<int32_t>(pipe->AllocEventID<HardEvent::S_V>());
@@ -80,25 +79,21 @@ class SwaSoftmax {
     ordered();
     Select(spare, seen, spare, 0.f, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
     ordered();
-    for (int32_t g = 0; g < groups; ++g) WholeReduceSum(parts(g), spare[g * LANES], LANES, m_, 1, 1, row);
     Compares(chosen_, spare, 0.f, CMPMODE::EQ, static_cast<uint32_t>(n));
     ordered();
+    WholeReduceSum(part_, added(spare, groups), LANES, m_, 1, 1, row);
     And(chosen_.ReinterpretCast<uint16_t>(), chosen_.ReinterpretCast<uint16_t>(),
         words_.ReinterpretCast<uint16_t>(), n / 16);
-    for (int32_t g = 0; g < groups; ++g) {
-      Add(poison, poison, parts(g), m_);
-      ordered();
-    }
+    ordered();
+    Add(poison, poison, part_, m_);
+    ordered();
     SetFlag<HardEvent::V_S>(event_);  // the words have been read
     Select(x, chosen_, x, kSwaLowest, SELMODE::VSEL_TENSOR_SCALAR_MODE, static_cast<uint32_t>(n));
     ordered();
-    for (int32_t g = 0; g < groups; ++g)
-      WholeReduceMax(parts(g), x[g * LANES], LANES, m_, 1, 1, row, ReduceOrder::ORDER_ONLY_VALUE);
+    WholeReduceMax(part_, largest(x, groups), LANES, m_, 1, 1, row, ReduceOrder::ORDER_ONLY_VALUE);
     ordered();
-    for (int32_t g = 0; g < groups; ++g) {
-      Max(part_, part_, g ? parts(g) : top, m_);
-      ordered();
-    }
+    Max(part_, part_, top, m_);
+    ordered();
     Sub(shrink_, top, part_, m_);
     spread(other_, part_, m_);
     ordered();
@@ -117,13 +112,10 @@ class SwaSoftmax {
   }
   // Adds the weights, rounded or not, to the sums.
   __aicore__ inline void add_up(const LocalTensor<float>& x, int32_t groups) {
-    for (int32_t g = 0; g < groups; ++g)
-      WholeReduceSum(parts(g), x[g * LANES], LANES, m_, 1, 1, groups * LANES / 8);
+    WholeReduceSum(part_, added(x, groups), LANES, m_, 1, 1, groups * LANES / 8);
     ordered();
-    for (int32_t g = 0; g < groups; ++g) {
-      Add(sum, sum, parts(g), m_);
-      ordered();
-    }
+    Add(sum, sum, part_, m_);
+    ordered();
   }
 
   // After the last tile: `blocks` gets what the sums are to be divided by; the result are blocks of what to
@@ -146,11 +138,28 @@ class SwaSoftmax {
   }
 
   LocalTensor<float> top, sum, poison, sink, blocks;
-  LocalTensor<float> spare;  // [M][groups * LANES]: free outside of weigh
+  LocalTensor<float> spare;  // [M][groups * LANES]: free outside of weigh and add_up
 
  private:
-  __aicore__ inline LocalTensor<float> parts(int32_t group) const {
-    return part_[group * round_up(m_, kRowLanes)];
+  // The groups of each pair, lane by lane, in order; in `spare` where there are several. (Reducing a repeat takes
+  // seven times as long as adding it.)
+  __aicore__ inline LocalTensor<float> added(const LocalTensor<float>& x, int32_t groups) const {
+    const uint8_t row = static_cast<uint8_t>(groups * LANES / 8);
+    for (int32_t g = 1; g < groups; ++g) {
+      Add(spare, g > 1 ? spare : x, x[g * LANES], static_cast<uint64_t>(LANES), static_cast<uint8_t>(m_),
+          BinaryRepeatParams(1, 1, 1, row, row, row));
+      ordered();
+    }
+    return groups > 1 ? spare : x;
+  }
+  __aicore__ inline LocalTensor<float> largest(const LocalTensor<float>& x, int32_t groups) const {
+    const uint8_t row = static_cast<uint8_t>(groups * LANES / 8);
+    for (int32_t g = 1; g < groups; ++g) {
+      Max(spare, g > 1 ? spare : x, x[g * LANES], static_cast<uint64_t>(LANES), static_cast<uint8_t>(m_),
+          BinaryRepeatParams(1, 1, 1, row, row, row));
+      ordered();
+    }
+    return groups > 1 ? spare : x;
   }
 
   int32_t m_;

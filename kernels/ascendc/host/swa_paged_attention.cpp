@@ -79,7 +79,7 @@ bool online(const SwaPagedAttentionParams& p) { return p.window > kOnePart; }
 int64_t vector_bytes(const SwaPagedAttentionParams& p, int64_t pairs) {
   const int64_t half = pairs / 2;
   return half * kPart * (4 + 2) + swa_softmax_bytes(static_cast<int32_t>(half), 4, 64) + 2 * 2048 * (4 + 2) +
-         3 * 16 * p.D * 2 + 5 * 256 + 64 + (online(p) ? half * p.D * 4 : 0) + turn_bytes(p);
+         3 * 16 * p.D * 2 + 4 * 256 + 64 + (online(p) ? half * p.D * 4 : 0) + turn_bytes(p);
 }
 // Bytes of the buffers of SwaCube.
 int64_t l1_bytes(const SwaTiling& v) {
