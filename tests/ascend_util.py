@@ -14,8 +14,8 @@ DEFAULTS = {"order": EAGER, "seed": 1, "cores": 4, "check": 1}
 class AscendEmulator(Emulator):
     prefix, defaults = "ascend_emu", DEFAULTS
 
-    def __init__(self, name: str = "ascend_emu_selftest"):
-        super().__init__(library(name))
+    def __init__(self, name: str = "ascend_emu_selftest", flavour: str = ""):
+        super().__init__(library(name, flavour))
 
     def run(self, case: str, *, plant=0, a=None, b=None, out=None, work=None, n=0, blocks=1) -> int:
         """A case of tests/emu/ascendc/selftest: 0 if it is clean, 1 if ``report()`` says what is not."""

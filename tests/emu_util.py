@@ -92,9 +92,9 @@ def library(name: str, flavour: str = "") -> Path:
     return path
 
 
-def flavour_environment(flavour: str) -> dict:
-    """For a process of its own in which the backend cuda_emu is that flavour. AddressSanitizer must be there first."""
-    plugin = library("dsv4spec_cuda_emu", flavour)
+def flavour_environment(flavour: str, plugin: str = "dsv4spec_cuda_emu") -> dict:
+    """For a process of its own in which the emulators are of that flavour. AddressSanitizer must be there first."""
+    plugin = library(plugin, flavour)
     environment = os.environ | {"DSV4SPEC_EMU_FLAVOUR": flavour, "OMP_NUM_THREADS": "1"}
     if flavour == "asan":
         needed = subprocess.run(["ldd", str(plugin)], capture_output=True, text=True, check=True).stdout

@@ -34,8 +34,8 @@ class AscendMemory(Guarded):
 
 
 @functools.cache
-def runner():
-    return Runner("ascend_emu", AscendMemory(AscendEmulator("dsv4spec_ascend_emu")), SETTINGS)
+def runner(flavour: str = ""):
+    return Runner("ascend_emu", AscendMemory(AscendEmulator("dsv4spec_ascend_emu", flavour)), SETTINGS)
 
 
 def test_every_kernel_has_cases_and_every_order_is_run():
