@@ -66,6 +66,82 @@ def test_published_tree(backend, spelling):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("lengths", [torch.int64, torch.int32])
+@pytest.mark.parametrize("mode,dtype", [(0, torch.bool), (1, torch.bool), (2, torch.uint8)])
+def test_buffers_of_the_largest_batch(backend, mode, dtype, lengths):
+    """SGLang passes mask and position buffers that its graphs allocated once, and links that are rows of one buffer."""
+    exact = torch.zeros({0: N * int(LENGTHS.sum()) + N * N * B, 1: B * N * N, 2: B * N}[mode], dtype=dtype)
+    mask, positions = torch.full((3, 200), 3).to(dtype), torch.full((3, B * N), -5)
+    links, tail = torch.full((3, B, N), -1), mask.view(-1)[exact.numel():].clone()
+    with use_backend(backend):
+        want = build(exact, mode)
+        sglang.build_tree_kernel_efficient(PARENTS, SELECTED, LENGTHS.to(lengths), mask, positions, *links, 4, 4, N, mode)
+    assert mask.view(-1)[:exact.numel()].equal(exact) and mask.view(-1)[exact.numel():].equal(tail)
+    assert positions[0].tolist() == POSITIONS and (positions[1:] == -5).all()
+    assert all(map(torch.equal, links, want[1:]))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("n", [1, 4])
+def test_one_draft_step(backend, n):
+    """SGLang's list of parents of one step is an empty tensor of torch's default dtype."""
+    positions, links = torch.full((2 * n,), -5), torch.full((3, 2, n), -1)
+    selected, mask = torch.arange(n - 1).expand(2, -1).contiguous(), torch.zeros(2 * n * n, dtype=torch.bool)
+    with use_backend(backend):
+        sglang.build_tree_kernel_efficient(torch.empty(2, 0), selected, LENGTHS, mask, positions, *links, 3, 1, n, 1)
+    assert positions.view(2, n).tolist() == [[5] + [6] * (n - 1), [10] + [11] * (n - 1)]
+    siblings = [-1, *range(2, n), -1][:n]
+    assert links[1].tolist() == [[1 if n > 1 else -1] + [-1] * (n - 1)] * 2 and links[2].tolist() == [siblings] * 2
+    star = torch.eye(n, dtype=torch.bool)
+    star[:, 0] = True
+    assert mask.view(2, n, n).equal(star.expand(2, n, n))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_no_requests(backend):
+    none = torch.empty(0, N, dtype=torch.int64)
+    with use_backend(backend):
+        sglang.build_tree_kernel_efficient(none[:, :0], none[:, :-1], none[:, 0], torch.empty(0, dtype=torch.bool), none, none,
+                                           none.clone(), none.clone(), N, 1, N, 1)
+        sglang.verify_tree_greedy(none.int(), none.int()[:, :4], none.int()[:, 0].clone(), none, none, none, none, none)
+
+
+@pytest.mark.parametrize("change,text", [
+    (dict(mask=torch.zeros(B * N * N - 1, dtype=torch.bool)), "tree_mask: expected at least 128 elements, got 127"),
+    (dict(positions=torch.zeros(B * N, 2).long()[:, 0]), r"positions: expected a contiguous tensor, got strides \[2\]"),
+    (dict(positions=torch.zeros(3).long()), "positions: expected at least 16 elements, got 3"),
+    (dict(lengths=torch.tensor(5)), r"verified_seq_len: expected shape \[B\], got \[\]"),
+    (dict(n=-1), "draft_token_num: expected at least 1, got -1"),
+    (dict(links=[torch.zeros(B, N).long()] * 3), "retrieve_index: expected memory apart from the other arguments"),
+    (dict(links=torch.zeros(B, N, 3).long().unbind(-1)), "retrieve_index: expected a contiguous innermost dimension"),
+])
+def test_build_refuses(change, text):
+    given = dict(lengths=LENGTHS, mask=torch.zeros(B * N * N, dtype=torch.bool), positions=torch.zeros(B * N).long(),
+                 links=torch.zeros(3, B, N).long(), n=N) | change
+    with pytest.raises(ValueError, match=text):
+        sglang.build_tree_kernel_efficient(PARENTS, SELECTED, given["lengths"], given["mask"], given["positions"],
+                                           *given["links"], 4, 4, given["n"], 1)
+
+
+@pytest.mark.parametrize("change,text", [
+    (dict(predicts=torch.zeros(3).int()), "predicts: expected at least 4 elements, got 3"),
+    (dict(predicts=torch.zeros(4, 2).int()[:, 0]), "predicts: expected a contiguous tensor"),
+    (dict(accept_index=torch.zeros(4).int()), r"accept_index: expected shape \[B, num_steps\+1\], got \[4\]"),
+    (dict(accept_index=torch.zeros(1, 1).int().expand(1, 4)), "accept_index: expected a contiguous innermost dimension"),
+    (dict(candidates=torch.arange(4)), r"candidates: expected shape \[B, n\], got \[4\]"),
+    (dict(predicts=(shared := torch.zeros(8).int())[:4], accept_index=shared[2:6].view(1, 4)),
+     "predicts: expected memory apart from the other arguments, got an overlap with accept_index"),
+])
+def test_verify_refuses(change, text):
+    chain = torch.tensor([[1, 2, 3, -1]])
+    given = dict(predicts=torch.zeros(4).int(), accept_index=torch.zeros(1, 4).int(), candidates=torch.arange(4).view(1, 4))
+    given |= change
+    with pytest.raises(ValueError, match="verify_tree_greedy: " + text):
+        sglang.verify_tree_greedy(given["predicts"], given["accept_index"], torch.zeros(1).int(), given["candidates"],
+                                  torch.arange(4).view(1, 4), chain, torch.full((1, 4), -1), chain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_positional_call_and_padding_requests(backend):
     mask = torch.zeros(B * N * N, dtype=torch.bool)
     positions, *links = outputs()
@@ -213,5 +289,5 @@ def test_vllm_constants_that_the_model_fixes_are_refused(change, text):
 
 def test_wrong_stream_count_is_refused():
     x, fn, scale, base = hc_inputs(2)
-    with pytest.raises(ValueError, match="hc_pre: hc_mult: expected 4 as x has it, got 2"):
+    with pytest.raises(ValueError, match=r"hc_pre: x: expected shape \[..., hc_mult=2, d\], got "):
         sglang.hc_pre(x, fn, scale, base, 2, ITERS, EPS, EPS)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 import warnings
 
 import torch
@@ -36,6 +37,16 @@ def _either_spelling(function):
     return call
 
 
+def _start_of(op, name, buffer, *shape):
+    """The start of a contiguous buffer as a view of ``shape``: engines pass what they allocated for their largest batch."""
+    count = math.prod(shape)
+    if not buffer.is_contiguous():
+        raise ValueError(f"{op}: {name}: expected a contiguous tensor, got strides {list(buffer.stride())}")
+    if buffer.numel() < count:
+        raise ValueError(f"{op}: {name}: expected at least {count} elements, got {buffer.numel()}")
+    return buffer.view(-1)[:count].view(shape)
+
+
 @_either_spelling
 def build_tree_kernel_efficient(parent_list, selected_index, verified_seq_len, tree_mask, positions, retrieve_index,
                                 retrieve_next_token, retrieve_next_sibling, topk, depth, draft_token_num,
@@ -48,31 +59,37 @@ def build_tree_kernel_efficient(parent_list, selected_index, verified_seq_len, t
     never sends a walk out of bounds (it is left out of the links, as there, and on the CPU a RuntimeWarning says so).
 
     Args:
-        parent_list: ``[B, topk*(depth-1)+1]`` int64, ``[B, 0]`` for depth 1. selected_index: ``[B, n-1]`` int64.
-        verified_seq_len: ``[B]`` int64, committed lengths.
-        tree_mask: FULL_MASK: bool, at least ``n*sum(verified_seq_len) + n*n*B``; QLEN_ONLY: bool, ``B*n*n``;
-            QLEN_ONLY_BITPACKING: ``B*n`` uint8 (n <= 8), uint16 (n <= 16) or uint32 (n <= 32). Of any shape with
-            that many elements, contiguous.
-        positions: ``[B*n]`` or ``[B, n]`` int64. retrieve_index, retrieve_next_token, retrieve_next_sibling:
-            ``[B, n]`` int64; -1 = none.
+        parent_list: ``[B, topk*(depth-1)+1]`` int64; for depth 1 ``[B, 0]`` of any dtype (SGLang makes it a float one).
+        selected_index: ``[B, n-1]`` int64.
+        verified_seq_len: ``[B]`` int64 or int32, committed lengths.
+        tree_mask: FULL_MASK: bool, ``n*sum(verified_seq_len) + n*n*B`` elements; QLEN_ONLY: bool, ``B*n*n``;
+            QLEN_ONLY_BITPACKING: ``B*n`` uint8 (n <= 8), uint16 (n <= 16) or uint32 (n <= 32).
+        positions: ``B*n`` elements, int64. It and tree_mask: of any shape, contiguous; what a larger buffer has beyond
+            stays as it is.
+        retrieve_index, retrieve_next_token, retrieve_next_sibling: ``[B, n]`` int64, rows contiguous; -1 = none.
         topk, depth, draft_token_num: k, steps of the draft, n with the root.
         tree_mask_mode: a :class:`TreeMaskMode` or its number.
 
     Raises:
         ValueError: an argument outside the contract of ``build_tree``.
     """
-    mode, B, n = TreeMaskMode(tree_mask_mode), verified_seq_len.shape[0], draft_token_num
-    mask = tree_mask
-    if mode is TreeMaskMode.QLEN_ONLY:
-        mask = tree_mask.view(B, n, n)
-    elif mode is TreeMaskMode.QLEN_ONLY_BITPACKING:
-        mask = tree_mask.view(B, n)
+    op, mode, n = "build_tree_kernel_efficient", TreeMaskMode(tree_mask_mode), draft_token_num
+    if verified_seq_len.dim() != 1:
+        raise ValueError(f"{op}: verified_seq_len: expected shape [B], got {list(verified_seq_len.shape)}")
+    if n < 1:
+        raise ValueError(f"{op}: draft_token_num: expected at least 1, got {n}")
+    B = len(verified_seq_len)
+    shape = {TreeMaskMode.FULL_MASK: (tree_mask.numel(),), TreeMaskMode.QLEN_ONLY: (B, n, n)}.get(mode, (B, n))
+    mask = _start_of(op, "tree_mask", tree_mask, *shape)
+    if parent_list.numel() == 0:
+        parent_list = parent_list.long()
     tokens = torch.empty(B, n, dtype=torch.int64, device=positions.device)  # of no use here: sgl_kernel has no tokens
     status = torch.empty(B, dtype=torch.int32, device=positions.device)
-    ops.build_tree(verified_seq_len, parent_list, selected_index, selected_index, verified_seq_len, topk=topk,
+    ops.build_tree(verified_seq_len.long(), parent_list, selected_index, selected_index, verified_seq_len, topk=topk,
                    num_steps=depth, num_draft_tokens=n, mask_mode=("full", "qlen", "qlen_bits")[mode],
-                   tree_mask=tree_mask if mode is TreeMaskMode.FULL_MASK else None, status=status,
-                   out=(tokens, positions.view(-1), retrieve_index, retrieve_next_token, retrieve_next_sibling, mask))
+                   tree_mask=mask if mode is TreeMaskMode.FULL_MASK else None, status=status,
+                   out=(tokens, _start_of(op, "positions", positions, B * n), retrieve_index, retrieve_next_token,
+                        retrieve_next_sibling, mask))
     if status.device.type == "cpu" and status.any():
         rows = status.nonzero().flatten().tolist()
         warnings.warn(f"build_tree_kernel_efficient: requests {rows} have a draft token whose parent was not selected; "
@@ -88,20 +105,22 @@ def verify_tree_greedy(predicts, accept_index, accept_token_num, candidates, ret
     and ``accept_index`` that the walk does not reach keep the caller's values, as there.
 
     Args:
-        predicts: int32, at least ``B*n`` elements, contiguous. accept_index: ``[B, num_steps+1]`` int32, usually
-            filled with -1. accept_token_num: ``[B]`` int32, becomes the number of accepted drafts (bonus not counted).
+        predicts: int32, at least ``B*n`` elements, contiguous. accept_index: ``[B, num_steps+1]`` int32, rows contiguous,
+            usually filled with -1. accept_token_num: ``[B]`` int32, becomes the number of accepted drafts (bonus not
+            counted). A request with ``retrieve_next_token[b, 0] = 0`` is graph padding: nothing of it is written.
         candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict: ``[B, n]`` int64.
 
     Raises:
         ValueError: an argument outside the contract of ``verify_tree_greedy``.
     """
-    B, n = candidates.shape
-    flat = predicts.view(-1)[:B * n]
-    fresh = torch.full_like(flat, -1), torch.full_like(accept_index, -1)
+    if accept_index.dim() != 2:
+        raise ValueError(f"verify_tree_greedy: accept_index: expected shape [B, num_steps+1], got {list(accept_index.shape)}")
+    written = _start_of("verify_tree_greedy", "predicts", predicts, candidates.numel()), accept_index
+    before = [tensor.clone() for tensor in written]
     ops.verify_tree_greedy(candidates, retrieve_index, retrieve_next_token, retrieve_next_sibling, target_predict,
-                           num_steps=accept_index.shape[1] - 1, out=(*fresh, accept_token_num))
-    for kept, new in zip((flat, accept_index), fresh, strict=True):
-        kept.copy_(torch.where(new >= 0, new, kept))
+                           num_steps=accept_index.shape[1] - 1, out=(*written, accept_token_num))
+    for tensor, old in zip(written, before, strict=True):
+        tensor.copy_(torch.where(tensor >= 0, tensor, old))
 
 
 def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult, hc_sinkhorn_iters, norm_eps, hc_eps):
@@ -118,8 +137,8 @@ def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult, hc_sinkhorn_iters, norm_eps, hc
     Raises:
         ValueError: ``hc_mult`` is not x's number of streams, or an argument outside the contract of ``mhc_pre``.
     """
-    if x.shape[-2] != hc_mult:
-        raise ValueError(f"hc_pre: hc_mult: expected {x.shape[-2]} as x has it, got {hc_mult}")
+    if x.dim() < 2 or x.shape[-2] != hc_mult:
+        raise ValueError(f"hc_pre: x: expected shape [..., hc_mult={hc_mult}, d], got {list(x.shape)}")
     y, post, comb = ops.mhc_pre(x.reshape(-1, *x.shape[-2:]), hc_fn, hc_base, hc_scale, rms_eps=norm_eps, hc_eps=hc_eps,
                                 sinkhorn_iters=hc_sinkhorn_iters)
     lead = x.shape[:-2]
