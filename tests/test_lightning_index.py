@@ -102,6 +102,25 @@ def test_ties_go_to_the_lower_entry(backend):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_nan_is_above_infinity_and_minus_infinity_above_what_is_not_visible(backend):
+    """One head, weight 1 or -1, a query that picks a key's first value: a NaN counts as the largest, and an entry of score
+    -inf is chosen before one without a page, or of a later position."""
+    inf, nan = torch.inf, torch.nan
+    keys = torch.zeros(3, 4, 8)
+    keys[:, :, 0] = torch.tensor([[inf, 2, nan, 3], [0, -nan, inf, 1], [inf, inf, inf, inf]])
+    q = torch.zeros(2, 1, 8)
+    q[:, :, 0] = 1
+    table, starts = torch.tensor([[-1, 0, 1, 2]], dtype=torch.int32), torch.tensor([0, 2])
+    with with_kernel(backend):
+        def chosen(topk, sign):
+            return ops.lightning_index(q, torch.full((2, 1), sign), keys, table, starts, torch.tensor([52]), ratio=4,
+                                       topk=topk).tolist()[1]  # the row at position 51 sees 13 entries, the first 4 without a page
+        assert [chosen(k, 1.0) for k in (1, 2, 3, 4)] == [[6], [6, 9], [4, 6, 9], [4, 6, 9, 10]]
+        assert chosen(8, -1.0) == [4, 5, 6, 7, 8, 9, 10, 11]
+        assert chosen(9, -1.0) == [4, 5, 6, 7, 8, 9, 10, 11, 12]  # all that are visible
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_row_is_the_same_in_every_batch(backend):
     args, _ = make_inputs([(60, 4)])
     with with_kernel(backend):

@@ -5,10 +5,10 @@
 
 namespace dsv4::cpu {
 
-// Unsigned integers in the order of the scores; NaN as infinity. 0 is below them all: no score.
+// Unsigned integers in the order of the scores; NaN above infinity. 0 is below them all: no score.
 inline vu rank_of(vf score) {
   const vu is_nan = reinterpret_cast<vu>(score != score), bits = reinterpret_cast<vu>(score);
-  const vu u = (is_nan & 0x7f800000u) | (~is_nan & bits);
+  const vu u = (is_nan & 0x7fffffffu) | (~is_nan & bits);
   return u ^ (reinterpret_cast<vu>(reinterpret_cast<vi>(u) >> 31) | 0x80000000u);
 }
 

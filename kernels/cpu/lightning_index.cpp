@@ -94,8 +94,13 @@ void score(const Params& p, const Row& row, const float* block, const uint32_t* 
       for (int i = 0; i < kHeads; ++i)
         for (int v = 0; v < kVectors; ++v) sum[i][v] += key[v] * q[d * kHeads + i];
     }
-    for (int i = 0; i < kHeads; ++i)
-      for (int v = 0; v < kVectors; ++v) total[v] += vmax(vf{}, sum[i][v]) * row.weight[h + i];  // a NaN stays
+    for (int i = 0; i < kHeads; ++i) {
+      const vi there = vi{} - (h + i < p.H ? 1 : 0);  // a head that fills the tile up adds 0, also to an infinite key
+      for (int v = 0; v < kVectors; ++v) {
+        const vf positive = reinterpret_cast<vf>(reinterpret_cast<vi>(vmax(vf{}, sum[i][v])) & there);  // a NaN stays
+        total[v] += positive * row.weight[h + i];
+      }
+    }
   }
   for (int v = 0; v < kVectors; ++v) {
     vu seen;

@@ -101,7 +101,9 @@ def lightning_index(q, weights, index_pages, table, query_start_loc, seq_lens, *
             q = _rope(q, cos_sin, torch.where(live, position, 0))
         score = torch.einsum("thd,tnd->thn", q, keys[request] if keys.shape[0] > 1 else keys.expand(T, -1, -1))
         score = (score.relu() * weights[..., None]).sum(dim=1).masked_fill(~visible, -torch.inf)
-        number = score.sort(dim=-1, descending=True, stable=True).indices[:, :topk]
+        number = score.sort(dim=-1, descending=True, stable=True).indices
+        # A visible score may be -inf too: those not visible go behind it.
+        number = number.gather(1, (~visible).gather(1, number).int().sort(dim=-1, stable=True).indices)[:, :topk]
         visible = visible.gather(1, number)
     chosen = torch.where(visible, number, N).sort(dim=-1).values
     return F.pad(chosen.masked_fill(chosen == N, -1), (0, topk - chosen.shape[1]), value=-1).int()
