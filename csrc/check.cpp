@@ -204,16 +204,17 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
     packed *= v.shape[i] > 0 ? v.shape[i] : 1;
   }
 
+  if (!t->data) {  // whatever its byte_offset
+    if (!empty(v)) refuse(name, "data", "a null pointer");
+    static char nothing[8];
+    v.data = nothing;  // an empty tensor is present, whatever its pointer
+    return v;
+  }
   v.data = static_cast<char*>(t->data) + t->byte_offset;
   const int64_t size = element_size(v.dtype);
   if (reinterpret_cast<uintptr_t>(v.data) % size)
     refuse(name, "data aligned to " + std::to_string(size) + " bytes",
            "address " + std::to_string(reinterpret_cast<uintptr_t>(v.data) % size) + " bytes past one");
-  if (!v.data) {
-    if (!empty(v)) refuse(name, "data", "a null pointer");
-    static char nothing[8];
-    v.data = nothing;  // an empty tensor is present, whatever its pointer
-  }
   return v;
 }
 

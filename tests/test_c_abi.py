@@ -123,6 +123,12 @@ def test_spoiled_tensors(field, value, text):
     assert status == INVALID and text in error and error.startswith("mhc_post: "), error
 
 
+def test_a_null_pointer_with_an_offset_is_none_too():
+    post = Post()
+    post.dl[0].data, post.dl[0].byte_offset = None, 64
+    assert post.call() == (INVALID, "mhc_post: y: expected data, got a null pointer")
+
+
 @pytest.mark.parametrize("shape,strides,text", [
     ((-3, 16), None, "expected sizes >= 0, got shape [-3, 16]"),
     ((2**62, 16), None, "expected at most 2^48 elements"),
