@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``dsv4spec bench``: every op has cases, what is refused, what the JSON states, statistics on samples that are given."""
+import importlib.util
 import json
 import math
 import sys
@@ -436,10 +437,25 @@ def test_shapes_that_are_wrong_are_one_sentence(text, sentence, tmp_path, capsys
     assert sentence in err and err.count("\n") == 1
 
 
+def test_a_case_outside_its_ops_contract_is_refused_and_the_others_are_measured(tmp_path, capsys):
+    shapes, file = tmp_path / "mine.json", tmp_path / "out.json"
+    shapes.write_text(json.dumps([{"op": "mhc_post", "T": 2, "d": 8, "hc": 3}, {"op": "mhc_post", "T": 10 ** 12},
+                                  {"op": "mhc_post", "T": 5, "d": 72}]))
+    assert bench("--shapes", shapes, "--backend", "cpu", "--against", "none", "--json", file) == 1
+    result, printed = json.loads(file.read_text()), capsys.readouterr().out
+    assert [line["case"] for line in result["lines"]] == ["T=5 d=72"]
+    assert [row["case"] for row in result["refused"]] == ["mhc_post file T=2 d=8 hc=3", f"mhc_post file T={10 ** 12}"]
+    assert "hc=3: REFUSED: mhc_post: residual: expected 1, 2 or 4 streams, got 3" in printed
+    assert "allocate" in result["refused"][1]["why"] and "1 measured, 2 refused" in printed
+
+
 def test_wrong_options_are_one_line(capsys, tmp_path):
     for args, sentence in ((["--shapes", "huge"], "--shapes: expected some of flash, pro, tiny or a .json file, got huge"),
                            (["mhc_pots"], "OP: expected some of alloc_extend, "),
                            (["--against", "jax"], "--against: expected some of torch, compile, "),
+                           (["--against", "jax", "--backend", "cuda_emu"], "--against: expected some of torch, compile, "),
+                           (["--baseline", "f.json", "--backend", "cuda_emu"], "is emulated: there is no time to compare"),
+                           (["mhc_pots", "--json", str(tmp_path / "left.json")], "OP: expected some of alloc_extend, "),
                            (["mhc_post", "--cases", "T=5000"], "no case is left"),
                            (["--shapes", str(tmp_path / "no.json")], "No such file"),
                            (["--json", str(tmp_path / "nowhere" / "f.json")], "nowhere")):
@@ -448,3 +464,7 @@ def test_wrong_options_are_one_line(capsys, tmp_path):
         assert sentence in err and err.count("\n") == 1
     if not torch.cuda.is_available():
         assert bench("--backend", "cuda") == 1 and "torch sees no GPU" in capsys.readouterr().err
+    if importlib.util.find_spec("torch_npu") is None:
+        assert bench("--backend", "npu") == 1 and "got npu, which is not available here" in capsys.readouterr().err
+    assert bench("mhc_post", "--list", "--json", tmp_path / "left.json") == 0
+    assert not list(tmp_path.iterdir()), "a run that measures nothing leaves no empty file"

@@ -84,9 +84,12 @@ def test_table_json_and_picture(tmp_path, capsys):
 @pytest.mark.parametrize("text, sentence", [
     ("{", "is not JSON"), ("[]", "expected a list of objects with batch, draft and verify"),
     ('[{"batch": 1, "draft": 0.1}]', "row 0: verify: expected a list of numbers, got null"),
-    ('[{"batch": 0, "draft": 0.1, "verify": [1]}]', "row 0: batch: expected a number of at least 1, got 0"),
+    ('[{"batch": 0, "draft": 0.1, "verify": [1]}]', "row 0: batch: expected an integer of at least 1, got 0"),
+    ('[{"batch": 1.5, "draft": 0.1, "verify": [1]}]', "row 0: batch: expected an integer of at least 1, got 1.5"),
+    ('[{"batch": 1, "draft": NaN, "verify": [1]}]', "row 0: draft: expected a number of at least 0, got NaN"),
+    ('[{"batch": 1, "draft": 0, "verify": [0]}]', "row 0: verify: expected a number above 0, got 0"),
     ('[{"batch": 1, "draft": "x", "verify": [1]}]', 'row 0: draft: expected a number of at least 0, got "x"'),
-    ('[{"batch": 1, "draft": 0, "verify": [-1]}]', "row 0: verify: expected a number of at least 0, got -1"),
+    ('[{"batch": 1, "draft": 0, "verify": [-1]}]', "row 0: verify: expected a number above 0, got -1"),
 ])
 def test_costs_that_are_wrong_are_one_sentence(text, sentence, tmp_path, capsys):
     file = tmp_path / "costs.json"
@@ -97,12 +100,19 @@ def test_costs_that_are_wrong_are_one_sentence(text, sentence, tmp_path, capsys)
 
 
 def test_wrong_options(capsys, tmp_path):
-    for args in (["--accept", 1.2], ["--draft-cost", -1], ["--verify-knee", 4, "--costs", "x.json"]):
+    for args in (["--accept", 1.2], ["--draft-cost", -1], ["--verify-knee", 4, "--costs", "x.json"], ["--max-steps", 256],
+                 ["--accept", "nan"], ["--draft-cost", "inf"], ["--batch", 0]):
         with pytest.raises(SystemExit):
             run(*args)
     run("--json", tmp_path / "nowhere" / "x.json", code=1)
     run("--measure", tmp_path / "no model", code=1)
     assert "no model" in capsys.readouterr().err
+    run("--draft-cost", 0.5, "--costs", tmp_path / "x.json", code=1)
+    assert "--draft-cost: expected nothing beside --costs, got 0.5" in capsys.readouterr().err
+    run("--verify-knee", 4, "--batch", 10 ** 400, code=1)
+    assert capsys.readouterr().err.count("\n") == 1
+    run("--costs", tmp_path / "x.json", "--json", tmp_path / "left.json", code=1)
+    assert not list(tmp_path.iterdir()), "a run that fails leaves no empty file"
 
 
 @pytest.mark.filterwarnings("ignore:no draft token accepted")

@@ -9,6 +9,7 @@ import json
 import sys
 import time
 
+from ._files import check_writable
 from .generate import positive
 
 EMULATED = ("cuda_emu", "ascend_emu")
@@ -36,12 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        for path in filter(None, (args.json, args.plot)):
-            open(path, "a", encoding="utf-8").close()  # a place that cannot be written fails now, not at the end
-        if args.plot:
-            from .bench_plot import pyplot
+        if not args.list:
+            for path in filter(None, (args.json, args.plot)):
+                check_writable(path)
+            if args.plot:
+                from .bench_plot import pyplot
 
-            pyplot()
+                pyplot()
         return _run(args)
     except (ValueError, RuntimeError, OSError) as error:
         print(f"dsv4spec: error: bench: {error}", file=sys.stderr)
@@ -53,7 +55,7 @@ def _run(args) -> int:
 
     from . import bench_report, use_backend
 
-    cases = chosen(args)
+    cases, against = chosen(args), contenders(args.against)
     if args.list:
         print(bench_report.listing(cases))
         return 0
@@ -61,13 +63,16 @@ def _run(args) -> int:
     if backend in EMULATED:
         if args.plot:
             raise ValueError(f"--plot: {backend} is emulated: there is no time to plot")
+        if args.baseline:
+            raise ValueError(f"--baseline: {backend} is emulated: there is no time to compare")
         from . import bench_emulated
 
         result = bench_emulated.run(backend, cases, args.budget)
     else:
         baseline = bench_report.baseline(args.baseline) if args.baseline else {}
         with use_backend(backend if backend == "reference" else None), torch.no_grad():
-            result = measured(args, backend, cases, baseline)
+            result = measured(args, backend, cases, against, baseline)
+    print(bench_report.summary(result))
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(result, file, indent=1)
@@ -76,8 +81,15 @@ def _run(args) -> int:
         from .bench_plot import plot
 
         plot(result, args.plot)
-    print(bench_report.summary(result))
     return 1 if result["refused"] else 0
+
+
+def contenders(text: str) -> list[str]:
+    """--against as a list. ValueError: a name that there is not."""
+    against = [] if text == "none" else text.split(",")
+    if unknown := sorted(set(against) - set(AGAINST)):
+        raise ValueError(f"--against: expected some of {', '.join(AGAINST)}, or none, got {', '.join(unknown)}")
+    return against
 
 
 def chosen(args) -> list:
@@ -100,22 +112,19 @@ def chosen(args) -> list:
     return cases
 
 
-def measured(args, backend: str, cases, baseline: dict) -> dict:
+def measured(args, backend: str, cases, against: list[str], baseline: dict) -> dict:
     """All figures as a dict, printed line by line as they come."""
     import torch
 
     from . import bench_measure, bench_report, bench_roofs, bench_timing
 
-    against = [] if args.against == "none" else args.against.split(",")
-    if unknown := sorted(set(against) - set(AGAINST)):
-        raise ValueError(f"--against: expected some of {', '.join(AGAINST)}, or none, got {', '.join(unknown)}")
-    device = torch.device(backend if backend in ("cuda", "npu") else "cpu")
     if backend == "cuda" and not torch.cuda.is_available():
         raise RuntimeError("--backend cuda: torch sees no GPU")
     if backend == "npu":
         from .placement import resolve_device
 
-        resolve_device("npu")
+        resolve_device("npu")  # before it torch does not know the name
+    device = torch.device(backend if backend in ("cuda", "npu") else "cpu")
     clock = bench_timing.Clock(device)
     small = all(case.size == "tiny" for case in cases)
     roofs = bench_roofs.measure(clock, small)
@@ -138,7 +147,7 @@ def measured(args, backend: str, cases, baseline: dict) -> dict:
             try:
                 wanted = [name for name in against if name != "compile" or first or not once]
                 line = bench_measure.measure(case, clock, roofs, wanted)
-            except bench_measure.Refused as why:
+            except (bench_measure.Refused, ValueError, RuntimeError) as why:  # also: outside the contract, too large for memory
                 result["refused"].append({"case": name, "why": str(why)})
                 print(f"{name}: REFUSED: {why}", flush=True)
                 continue

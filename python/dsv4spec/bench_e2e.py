@@ -13,6 +13,7 @@ import platform
 import statistics
 import time
 
+from ._files import check_writable
 from .demo import ASSET, _first_difference
 from .generate import add_backend_arguments, backend_options, log, logs_to_stderr, positive
 
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     with logs_to_stderr():
         try:
             if args.json:
-                open(args.json, "a", encoding="utf-8").close()  # a place that cannot be written fails now, not at the end
+                check_writable(args.json)
             result = measure(args)
         except (ValueError, OSError, RuntimeError) as error:
             log.error("error: %s", error)

@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict
 
 from . import plan_model
+from ._files import check_writable
 from .demo import ASSET
 from .generate import positive
 
@@ -32,12 +33,20 @@ def cost(text: str) -> float:
     return value
 
 
+def drafts(text: str) -> int:
+    """argparse type: what a verify window can have beside the bonus token."""
+    value = positive(text)
+    if value > plan_model.MOST_DRAFTS:
+        raise argparse.ArgumentTypeError(f"expected at most {plan_model.MOST_DRAFTS}, got {text}")
+    return value
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--accept", type=share, nargs="+", metavar="A", help="chance that draft 1, 2, ... is accepted if "
                         "those before it were; the last counts for all after it (measured, or 0.87)")
-    parser.add_argument("--draft-cost", type=cost, default=0.02, metavar="B",
-                        help="a NextN forward in plain decode steps (0.02)")
-    parser.add_argument("--max-steps", type=positive, metavar="N", help="most drafts a round (8; 3 when measured)")
+    parser.add_argument("--draft-cost", type=cost, metavar="B",
+                        help="a NextN forward in plain decode steps (0.02; not with --costs or --measure, which tell it)")
+    parser.add_argument("--max-steps", type=drafts, metavar="N", help="most drafts a round (8; 3 when measured)")
     parser.add_argument("--batch", type=positive, nargs="+", metavar="N",
                         help="batch sizes (1 2 4 ... 256; 1 2 4 8 when measured)")
     verify = parser.add_mutually_exclusive_group()
@@ -55,13 +64,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     try:
         for path in filter(None, (args.json, args.plot)):
-            open(path, "a", encoding="utf-8").close()  # a place that cannot be written fails now, not at the end
+            check_writable(path)
         if args.plot:
             from .bench_plot import pyplot
 
             pyplot()
         result = planned(args)
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, OverflowError) as error:
         print(f"dsv4spec: error: plan: {error}", file=sys.stderr)
         return 1
     print(text(result))
@@ -76,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
 
 def planned(args) -> dict:
     """Acceptance, costs and the plan as JSON-ready values."""
+    if args.draft_cost is not None and (args.measure or args.costs):
+        raise ValueError(f"--draft-cost: expected nothing beside --{'measure' if args.measure else 'costs'}, got {args.draft_cost}")
     result = {"published_points": plan_model.check_published(), "measured": None}
     accept = args.accept or [0.87]
     if args.measure:
@@ -95,7 +106,7 @@ def planned(args) -> dict:
         if not costs:
             raise ValueError(f"--costs {args.costs}: none of the batch sizes asked for is in it")
     else:
-        costs = plan_model.knee_costs(args.batch or BATCHES, args.draft_cost, args.max_steps or 8, args.verify_knee)
+        costs = plan_model.knee_costs(args.batch or BATCHES, 0.02 if args.draft_cost is None else args.draft_cost, args.max_steps or 8, args.verify_knee)
     rows = plan_model.plan(accept, costs)
     return result | {"accept": list(accept), "costs": [asdict(c) for c in costs], "rows": [asdict(r) for r in rows],
                      "stops_paying_at_batch": plan_model.stops_paying(rows)}

@@ -12,6 +12,9 @@ PUBLISHED = ((0.87, 1, 0.02, 1.83), (0.6, 2, 0.0, 1.96), (0.7, 3, 0.0, 2.53), (0
              (0.9, 2, 0.0, 2.71), (0.9, 10, 0.0, 6.86))
 
 
+MOST_DRAFTS = 255  # of a tree or a chain of 256 nodes, the root among them
+
+
 def expected_tokens(accept: Sequence[float]) -> float:
     """Of a round: the Target's own token and each draft times the chance that it and all before it are accepted.
     ``accept[i]``: the chance of draft i if those before it were accepted. All equal to a: (1 - a^(g+1)) / (1 - a)."""
@@ -114,14 +117,14 @@ def read_costs(path: str) -> list[Costs]:
 
 
 def _costs(where: str, row) -> Costs:
-    def number(value, name, least):
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value < float("inf"):
-            raise ValueError(f"{where}: {name}: expected a number of at least {least}, got {json.dumps(value)}")
+    def number(value, name, rule, ok):
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not (ok(value) and value < float("inf")):
+            raise ValueError(f"{where}: {name}: expected {rule}, got {json.dumps(value)}")
         return value
 
     if not isinstance(row, dict) or not isinstance(row.get("verify"), list) or not row["verify"]:
         raise ValueError(f"{where}: verify: expected a list of numbers, got "
                          f"{json.dumps(row.get('verify') if isinstance(row, dict) else row)}")
-    batch = number(row.get("batch"), "batch", 1)
-    return Costs(int(batch), number(row.get("draft"), "draft", 0),
-                 tuple(number(v, "verify", 0) for v in row["verify"]))
+    batch = number(row.get("batch"), "batch", "an integer of at least 1", lambda v: v >= 1 and v % 1 == 0)
+    draft = number(row.get("draft"), "draft", "a number of at least 0", lambda v: v >= 0)
+    return Costs(int(batch), draft, tuple(number(v, "verify", "a number above 0", lambda v: v > 0) for v in row["verify"]))
