@@ -15,6 +15,7 @@ from .generate import positive
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MEASURED_BATCHES = (1, 2, 4, 8)
+DRAFT_COST = 0.02
 
 
 def share(text: str) -> float:
@@ -86,7 +87,8 @@ def run(args: argparse.Namespace) -> int:
 def planned(args) -> dict:
     """Acceptance, costs and the plan as JSON-ready values."""
     if args.draft_cost is not None and (args.measure or args.costs):
-        raise ValueError(f"--draft-cost: expected nothing beside --{'measure' if args.measure else 'costs'}, got {args.draft_cost}")
+        other = "measure" if args.measure else "costs"
+        raise ValueError(f"--draft-cost: expected nothing beside --{other}, got {args.draft_cost}")
     result = {"published_points": plan_model.check_published(), "measured": None}
     accept = args.accept or [0.87]
     if args.measure:
@@ -106,7 +108,8 @@ def planned(args) -> dict:
         if not costs:
             raise ValueError(f"--costs {args.costs}: none of the batch sizes asked for is in it")
     else:
-        costs = plan_model.knee_costs(args.batch or BATCHES, 0.02 if args.draft_cost is None else args.draft_cost, args.max_steps or 8, args.verify_knee)
+        draft = DRAFT_COST if args.draft_cost is None else args.draft_cost
+        costs = plan_model.knee_costs(args.batch or BATCHES, draft, args.max_steps or 8, args.verify_knee)
     rows = plan_model.plan(accept, costs)
     return result | {"accept": list(accept), "costs": [asdict(c) for c in costs], "rows": [asdict(r) for r in rows],
                      "stops_paying_at_batch": plan_model.stops_paying(rows)}
