@@ -188,11 +188,14 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
     if (n != (r.dim ? r.dim->value : r.fixed)) refuse(name, rule_text(shape), shape_text(t->shape, t->ndim));
   }
 
-  // Strides of size-1 dimensions carry no meaning: normalise them, then apply the layout rule.
+  // Strides of size-1 dimensions carry no meaning, nor does any of an empty tensor (NumPy's are 0 there): normalise them,
+  // then apply the layout rule.
+  bool no_elements = false;
+  for (i = 0; i < t->ndim; ++i) no_elements |= t->shape[i] == 0;
   int64_t packed = 1;
   for (i = t->ndim - 1; i >= 0; --i) {
     v.shape[i] = t->shape[i];
-    v.stride[i] = t->strides && t->shape[i] != 1 ? t->strides[i] : packed;
+    v.stride[i] = t->strides && t->shape[i] != 1 && !no_elements ? t->strides[i] : packed;
     if (v.stride[i] < 0) refuse(name, "strides >= 0", "stride " + std::to_string(v.stride[i]));
     if (v.stride[i] > kMaxElements / (v.shape[i] > 0 ? v.shape[i] : 1))
       refuse(name, "memory of at most 2^48 elements", "stride " + std::to_string(v.stride[i]) + " in dimension " +

@@ -129,6 +129,14 @@ def test_a_null_pointer_with_an_offset_is_none_too():
     assert post.call() == (INVALID, "mhc_post: y: expected data, got a null pointer")
 
 
+@pytest.mark.parametrize("strides", [(0, 0, 0), (-64, 7, -1), (2**62, 2**62, 2**62)])
+def test_strides_of_an_empty_tensor_mean_nothing(strides):
+    post, numbers = Post(), (ctypes.c_int64 * 3)(*strides)
+    for dl, shape in zip(post.dl, post.shapes):
+        shape[0], dl.strides = 0, ctypes.addressof(numbers)
+    assert post.call() == (0, "")
+
+
 @pytest.mark.parametrize("shape,strides,text", [
     ((-3, 16), None, "expected sizes >= 0, got shape [-3, 16]"),
     ((2**62, 16), None, "expected at most 2^48 elements"),

@@ -196,3 +196,11 @@ def test_check_only_is_of_the_thread_and_nests():
         ops.mhc_post(*args, out=out)
     assert not out.isnan().any()
     assert ops._dispatch._C.check_only(False) is False  # the call put back what it found
+
+
+def test_a_call_without_rows_from_numpy():
+    """NumPy gives an array without elements strides of 0, as it does for the results that are made here."""
+    empty = [np.empty(shape, np.float32) for shape in ((0, 16), (0, 4, 16), (0, 4), (0, 4, 4))]
+    assert not any(empty[1].strides)
+    out = ops.mhc_post(*empty)
+    assert isinstance(out, np.ndarray) and out.shape == (0, 4, 16)

@@ -12,8 +12,8 @@
  * is 0; anything else is refused (DSV4_INVALID_ARGUMENT), as is a size below the first published one.
  *
  * Layout: every stride is honoured (64-bit, in elements, >= 0; NULL strides mean C-contiguous); the innermost
- * dimension is contiguous unless a comment says otherwise. Size-1 dimensions may carry any stride. Outputs must not
- * overlap themselves, nor an input unless the op says so. An empty problem (0 rows) is legal and writes nothing.
+ * dimension is contiguous unless a comment says otherwise. Size-1 dimensions and empty tensors may carry any stride. Outputs
+ * must not overlap themselves, nor an input unless the op says so. An empty problem (0 rows) is legal and writes nothing.
  *
  * -1 is the only skip marker of slots, locations and pages; page 0 is an ordinary page. slot = page * page_size +
  * offset; page ids, page sizes and ratios are below 2^31.
