@@ -164,6 +164,41 @@ def test_poison_in_a_query_stays_in_its_row(backend, dtype):
     assert same_rows(backend, got, want)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@DTYPES
+@pytest.mark.parametrize("window", [20, 700])
+def test_a_sink_that_is_no_number_stays_in_its_head(backend, dtype, window):
+    batch = Batch([60, 50, 5], [4, 3, 1], D=48, H=3, window=window, page=8, dtype=dtype)
+    tensors, options = batch.args()
+    with use_backend(backend):
+        want = ops.swa_paged_attention(*tensors, **options)
+        options["sink"][1] = float("nan")
+        got = ops.swa_paged_attention(*tensors, **options)
+    assert torch.isnan(got[:, 1]).all()
+    got[:, 1] = want[:, 1]
+    assert same_rows(backend, got, want)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@DTYPES
+@pytest.mark.parametrize("window", [8, 700])
+@pytest.mark.parametrize("what", ["sink", "query"])
+def test_a_row_without_a_key_is_zero_whatever_else_is_no_number(backend, dtype, window, what):
+    """A node that its mask row lacks, as the first of its request: it shares a tile with nodes that see keys."""
+    mask = torch.tensor([[0, 0, 0], [1, 1, 0], [1, 0, 1]], dtype=torch.bool)
+    batch = Batch([3, 3], [3, 3], D=48, H=3, window=window, page=4, dtype=dtype, masks=[mask, mask])
+    tensors, options = batch.args()
+    if what == "sink":
+        options["sink"][1] = float("nan")
+    else:
+        tensors[0][0, 1] = float("nan")
+    want = ref.swa_paged_attention(*tensors, **options)
+    with use_backend(backend):
+        got = ops.swa_paged_attention(*tensors, **options)
+    assert (got[[0, 3]] == 0).all()
+    assert torch.equal(got.isnan(), want.isnan()) and want.isnan().any() == (what == "sink")
+
+
 @pytest.mark.parametrize("backend", UNCHECKED)
 @DTYPES
 def test_backends_that_cannot_refuse_skip_what_leads_nowhere(backend, dtype):

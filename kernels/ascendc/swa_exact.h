@@ -69,6 +69,7 @@ class SwaExact {
     LocalTensor<float> sum = out_queue_.AllocTensor<float>();
     Duplicate(sum, 0.f, pairs_ * v.D);
     softmax_.begin();
+    sees_ = 0;
     q = q_queue_.DeQue<float>();
 
     const int32_t tiles = request_.tiles();
@@ -120,6 +121,7 @@ class SwaExact {
     int32_t pair = 0;
     for (int32_t r = 0; r < request_.g.rows; ++r) {
       const uint32_t seen = request_.seen(r, tile) & usable;
+      if (seen) sees_ |= bits_below(pair + heads_) & ~bits_below(pair);
       for (int32_t h = 0; h < heads_; ++h) softmax_.set_word(pair++, seen);
     }
     for (; pair < v.pairs; ++pair) softmax_.set_word(pair, 0);
@@ -197,8 +199,8 @@ class SwaExact {
   __aicore__ inline void finish(const LocalTensor<float>& sum) {
     if (v.has_sink) {
       softmax_.open();
-      for (int32_t m = 0; m < v.pairs; ++m)
-        softmax_.set_sink(m, m < pairs_ ? sink_.GetValue(h0_ + m % heads_) : 0.f);
+      for (int32_t m = 0; m < v.pairs; ++m)  // a sink may be NaN: 0 is 0 without it
+        softmax_.set_sink(m, sees_ >> m & 1 ? sink_.GetValue(h0_ + m % heads_) : 0.f);
       softmax_.close();
     }
     const LocalTensor<float> poison = softmax_.divisors(v.has_sink != 0);
@@ -234,6 +236,7 @@ class SwaExact {
   SwaSoftmax<kSwaKeys> softmax_;
   SwaTurn turn_;
   int32_t h0_ = 0, heads_ = 0, pairs_ = 0;
+  uint32_t sees_ = 0;  // pairs that see a key
   GlobalTensor<float> q_, kv_, out_;
   GlobalTensor<float> sink_, cos_sin_;
   TPipe pipe_;

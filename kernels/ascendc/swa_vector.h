@@ -110,7 +110,7 @@ class SwaVector {
         softmax_.add_up(x, groups);
       } else {
         softmax_.add_up(x, groups);
-        divide_by(task, mine);
+        const uint32_t no_sinks = divide_by(task, mine);
         const uint8_t row = static_cast<uint8_t>(width / 8), rows = static_cast<uint8_t>(mine.count);
         for (int32_t c = 0; c < width; c += kRowLanes)
           Div(x[c], x[c], softmax_.blocks, kRowLanes, rows, BinaryRepeatParams(1, 1, 0, row, row, 1));
@@ -121,7 +121,7 @@ class SwaVector {
         Sub(x, x, softmax_.spare, n);
         ordered();
         put_weights(x, weights_[slot + at + v.pairs * kSwaPart], mine.count, width, false);
-        spoilt_pairs_[task.number % 2] = spoilt(mine.count);
+        spoilt_pairs_[task.number % 2] = spoilt(mine.count) | no_sinks;
       }
       score_queue_.FreeTensor(x);
     }
@@ -155,25 +155,28 @@ class SwaVector {
       }
     }
   }
-  // What every pair sees, as words, and which pairs have to do with a NaN.
+  // What every pair sees, as words, and which pairs have to do with a NaN. One that sees nothing has not.
   __aicore__ inline void look(const SwaTask& task, const SwaPairs& mine, int32_t from, int32_t words) {
     const SwaRequest& request = tasks_.request(task);
     const int32_t tile = task.base / 32;
     uint32_t seen[kSwaWords], bad = bad_queries_[task.number % 2];
     softmax_.open();
     int32_t held = -1;
-    bool bad_row = false;
+    bool bad_row = false, any = false;
+    if (task.first) sees_ = 0;
     for (int32_t i = 0; i < mine.count; ++i) {
       const int32_t row = task.row + (mine.first + i) / task.heads;
       if (row != held) {
-        bad_row = false;
+        bad_row = any = false;
         for (int32_t w = from; w < from + words; ++w) {
           seen[w] = request.seen(row, tile + w) & usable_[w];
-          bad_row = bad_row || (seen[w] & bad_keys_[w]) != 0;
+          bad_row = bad_row || (seen[w] & bad_keys_[w]) != 0, any = any || seen[w] != 0;
         }
         held = row;
       }
       if (bad_row) bad |= 1u << i;
+      if (any) sees_ |= 1u << i;
+      else bad &= ~(1u << i);
       for (int32_t w = 0; w < words; ++w) softmax_.set_word(i * words + w, seen[from + w]);
     }
     for (int32_t i = 0; bad && i < mine.count; ++i) softmax_.set_bad(i, (bad >> i & 1) != 0);
@@ -194,14 +197,21 @@ class SwaVector {
     WaitFlag<HardEvent::S_V>(known_);
     return bad;
   }
-  __aicore__ inline void divide_by(const SwaTask& task, const SwaPairs& mine) {
+  // Pairs that see something and have NaN as a sink: 0 stands for it where the cube core would get what it makes.
+  __aicore__ inline uint32_t divide_by(const SwaTask& task, const SwaPairs& mine) {
+    uint32_t bad = 0;
     if (v.has_sink) {
       softmax_.open();
-      for (int32_t i = 0; i < mine.count; ++i)
-        softmax_.set_sink(i, sink_.GetValue(task.head + (mine.first + i) % task.heads));
+      for (int32_t i = 0; i < mine.count; ++i) {
+        const float sink = sink_.GetValue(task.head + (mine.first + i) % task.heads);
+        const bool number = sink == sink, sees = (sees_ >> i & 1) != 0;
+        if (!number && sees) bad |= 1u << i;
+        softmax_.set_sink(i, number || (v.online && sees) ? sink : 0.f);
+      }
       softmax_.close();
     }
     poison_ = softmax_.divisors(v.has_sink != 0);
+    return bad;
   }
 
   // What the cube core's results lack.
@@ -269,6 +279,7 @@ class SwaVector {
   GlobalTensor<T> weights_;
   GlobalTensor<float> sink_, scores_;
   uint32_t usable_[kSwaWords], bad_keys_[kSwaWords], bad_queries_[2], spoilt_pairs_[2];
+  uint32_t sees_ = 0;  // pairs that see a key of their task, of all parts so far
   int32_t spoilt_ = 0, known_ = 0;
   LocalTensor<float> poison_;
   TPipe pipe_;
