@@ -227,6 +227,21 @@ def test_backends_that_cannot_refuse_skip_what_leads_nowhere(backend, dtype):
         check_close(got, exact, want, op="swa_paged_attention")
 
 
+@pytest.mark.parametrize("backend", [b for b in KERNELS if b in UNCHECKED])
+@DTYPES
+@pytest.mark.parametrize("window", [1, 700])
+def test_zeros_of_a_row_without_a_key_have_the_sign_that_they_have_alone(backend, dtype, window):
+    """Row 3, at position 8, has lost the page of its only key; rotated by 8, a zero may become -0."""
+    batch = Batch([9], [4], D=48, H=3, window=window, page=4, dtype=dtype)
+    (q, pages, table, starts, lens), options = batch.args()
+    table[0] = torch.tensor([0 if window == 1 and x == 1 else -1 for x in range(table.shape[1])])
+    pages.nan_to_num_(nan=3.0)
+    with use_backend(backend):
+        got = ops.swa_paged_attention(q, pages, table, starts, lens, **options)
+        alone = ops.swa_paged_attention(q[3:], pages, table, starts.clamp(max=1), lens, **options)
+    assert (got[3] == 0).all() and bits(got[3:]).equal(bits(alone))
+
+
 @pytest.mark.parametrize("backend", UNCHECKED)
 @pytest.mark.parametrize("starts", [[0, 5, 2, 6], [-3, 1, 4, 6], [2, 3, 3, 5], [0, 1, 3, 900], [0, -9, 2 ** 31 - 1, 0]])
 def test_starts_that_do_not_rise_stay_inside_the_tensors(backend, starts):

@@ -122,6 +122,7 @@ class SwaVector {
         ordered();
         put_weights(x, weights_[slot + at + v.pairs * kSwaPart], mine.count, width, false);
         spoilt_pairs_[task.number % 2] = spoilt(mine.count) | no_sinks;
+        blind_pairs_[task.number % 2] = bits_below(mine.count) & ~sees_;
       }
       score_queue_.FreeTensor(x);
     }
@@ -224,11 +225,15 @@ class SwaVector {
       results_.turn_and_put(task, tasks_.request(task), some, sums);
       results_.give_back(sums);
     }
-    const uint32_t bad = mine.count ? spoilt_pairs_[task.number % 2] : 0;
-    if (!bad) return;
+    if (mine.count) fill(task, mine, spoilt_pairs_[task.number % 2], blind_pairs_[task.number % 2]);
+  }
+  // NaN for spoilt pairs; 0, which RoPE may have given a sign, for those that see nothing.
+  __aicore__ inline void fill(const SwaTask& task, const SwaPairs& mine, uint32_t spoilt, uint32_t blind) {
+    if (!(spoilt | blind)) return;
+    constexpr int16_t kNaN = SameType<T, half>::value ? int16_t{0x7e00} : int16_t{0x7fc0};
     PipeBarrier<PIPE_MTE3>();
     for (int32_t i = 0; i < mine.count; ++i)
-      if (bad >> i & 1) results_.fill(task, SwaPairs{mine.first + i, 1}, SameType<T, half>::value ? int16_t{0x7e00} : int16_t{0x7fc0});
+      if ((spoilt | blind) >> i & 1) results_.fill(task, SwaPairs{mine.first + i, 1}, spoilt >> i & 1 ? kNaN : int16_t{0});
   }
   // Long windows: the sums of a part.
   __aicore__ inline void add_up(const SwaTask& task) {
@@ -257,6 +262,7 @@ class SwaVector {
       ordered();
       results_.turn_and_put(task, tasks_.request(task), some, total[i * v.D]);
     }
+    fill(task, mine, 0, bits_below(mine.count) & ~sees_);
   }
   // Rows of D floats times, or divided by, a block each.
   template <bool DIVIDE>
@@ -278,7 +284,7 @@ class SwaVector {
   SwaResults<T> results_;
   GlobalTensor<T> weights_;
   GlobalTensor<float> sink_, scores_;
-  uint32_t usable_[kSwaWords], bad_keys_[kSwaWords], bad_queries_[2], spoilt_pairs_[2];
+  uint32_t usable_[kSwaWords], bad_keys_[kSwaWords], bad_queries_[2], spoilt_pairs_[2], blind_pairs_[2];
   uint32_t sees_ = 0;  // pairs that see a key of their task, of all parts so far
   int32_t spoilt_ = 0, known_ = 0;
   LocalTensor<float> poison_;
