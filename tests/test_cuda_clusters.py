@@ -68,6 +68,16 @@ def test_a_row_does_not_depend_on_its_batch(emu, op):
             assert torch.equal(bits(a), bits(b[first:last])), (first, last)
 
 
+@pytest.mark.parametrize("op", ["mhc_pre", "mhc_post_pre", "mhc_head"])
+def test_code_of_an_older_gpu_on_a_newer_one_takes_two_launches(emu, op):
+    """A build for sm_80 runs on sm_90 as PTX, in which kernels on clusters trap."""
+    args, kwargs = arguments(op, 3, 136)
+    one, _ = run(emu, op, args, kwargs)
+    two, launches = run(emu, op, args, kwargs, code=80)
+    assert launches == {"mhc_project_bf16": 1, "mhc_finish": 1} and emu.report() == ""
+    assert all(torch.equal(bits(a), bits(b)) for a, b in zip(one, two))
+
+
 def test_what_does_not_fit_takes_two_launches(emu):
     for T, hc, d, dtype in ((1, 4, 4104, torch.bfloat16), (2, 2, 136, torch.bfloat16), (2, 4, 136, torch.float32)):
         _, launches = run(emu, "mhc_pre", pre_inputs(T, hc, d, dtype), dict(SITE, sinkhorn_iters=2))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from emu_util import ORDERS, Emulator, library, pointer
 
-OK, INVALID_CONFIGURATION, NOT_SUPPORTED, INVALID_CLUSTER_SIZE = 0, 9, 801, 912
+OK, INVALID_CONFIGURATION, LAUNCH_FAILURE, NOT_SUPPORTED, INVALID_CLUSTER_SIZE = 0, 9, 719, 801, 912
 
 
 @pytest.fixture(scope="module")
@@ -57,3 +57,10 @@ def test_a_device_may_have_no_clusters(emu):
         assert emu.lib.cudaGetLastError() == OK
         assert emu.lib.selftest_cluster_launch(2, 2, 0) == NOT_SUPPORTED
         assert "no clusters before compute capability 9.0" in emu.report()
+
+
+def test_old_code_on_a_new_device_has_no_clusters(emu):
+    with emu.settings(code=80):
+        assert emu.lib.selftest_active_clusters(8, 256, 0) == 0
+        assert emu.lib.selftest_cluster_launch(2, 2, 0) == LAUNCH_FAILURE
+        assert "the kernel traps: code from before sm_90 has no clusters" in emu.report()

@@ -43,11 +43,14 @@ inline cudaError_t launch_clusters(void (*kernel)(P...), unsigned cluster, dim3 
 #endif
 }
 
-// How many clusters of this kind the current device holds at a time: 0 where it has none, or none so large.
+// How many clusters of this kind the current device holds at a time: 0 where it has none, or none so large, or where the
+// kernel's code is of an older architecture (PTX of sm_80 on sm_90), which traps.
 inline int active_clusters(const void* kernel, unsigned cluster, unsigned threads, size_t smem) {
   int device = 0, clusters = 0;
+  cudaFuncAttributes code{};
   if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device) != cudaSuccess || !clusters) {
+      cudaDeviceGetAttribute(&clusters, cudaDevAttrClusterLaunch, device) != cudaSuccess || !clusters ||
+      cudaFuncGetAttributes(&code, kernel) != cudaSuccess || code.ptxVersion < 90) {
     return 0;
   }
   const ClusterLaunch how(kernel, cluster, cluster, threads, smem, nullptr);

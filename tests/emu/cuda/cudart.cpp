@@ -109,6 +109,15 @@ cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute
   }
 }
 
+// Only what the architecture is: any address is a kernel here.
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
+  if (!attributes || !kernel) return remember(cudaErrorInvalidValue);
+  *attributes = cudaFuncAttributes{};
+  attributes->ptxVersion = static_cast<int>(cuda_emu::config.code);
+  attributes->binaryVersion = static_cast<int>(cuda_emu::config.capability);
+  return cudaSuccess;
+}
+
 // Of a device of eight groups of 16 multiprocessors each, where a cluster lies within one.
 cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cudaLaunchConfig_t* launch) {
   if (!clusters || !launch) return remember(cudaErrorInvalidValue);

@@ -56,6 +56,7 @@ cudaError_t check_limits(const LaunchInfo& l) {
   if (l.cluster == 0) return cudaSuccess;
   const unsigned largest = g_large_clusters.count(l.kernel) ? 16 : 8;
   if (config.capability < 90) return refuse(cudaErrorNotSupported, "no clusters before compute capability 9.0");
+  if (config.code < 90) return refuse(cudaErrorLaunchFailure, "the kernel traps: code from before sm_90 has no clusters");
   if (l.cluster > largest)
     return refuse(cudaErrorInvalidClusterSize, "clusters of " + std::to_string(l.cluster) + " blocks: expected 1 to " +
                                                    std::to_string(largest) + " (cudaFuncSetAttribute raises 8 to 16)");
