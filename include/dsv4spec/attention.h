@@ -65,6 +65,7 @@ DSV4_API dsv4_status dsv4_swa_store_kv(const dsv4_swa_store_kv_args* args, dsv4_
  * context length.
  * Padding: requests with seq_lens 0, whatever their rows, and rows from query_start_loc[B] on. Nothing of them is
  * read; zero_padding says what happens to their output. NaN in keys or rows that a row does not see never reach it.
+ * Devices take a score that is not finite as NaN: infinity in a query, or in a key that it sees, makes its head NaN.
  * The CPU takes any number of rows a request (the common guarantee of all backends is 1..64) and refuses, before
  * any write: query_start_loc that does not rise from 0 to at most T, seq_lens < rows, a needed page outside
  * [0, P) or beyond the table, a position beyond cos_sin. Devices treat a key without a page as not
