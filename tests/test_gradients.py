@@ -4,6 +4,7 @@ backward pass, as torch's own ops without a derivative do; a form that writes in
 torch's `out=` does. Where no gradient is recorded, tensors that require one are ordinary inputs."""
 import pytest
 import torch
+import torch.autograd.forward_ad as forward_ad
 from dsv4spec import ops, use_backend
 from dsv4spec.ops import OPS
 from samples import SAMPLES
@@ -44,6 +45,21 @@ def test_results_raise_at_the_backward_pass(name, way):
         with pytest.raises(RuntimeError, match=f"^{name}: no derivative is defined; detach its inputs, or call it under"):
             got.float().sum().backward(retain_graph=True)
     assert all(a.grad is None for a in args if isinstance(a, torch.Tensor))
+
+
+@pytest.mark.parametrize("way", ["ops", "torch.ops"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_tangent_is_refused_at_the_call(name, way):
+    args, kwargs = SAMPLES[name]()
+    args = list(args)
+    call = OPS[name].public if way == "ops" else getattr(torch.ops.dsv4spec, name)
+    at = next(i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and a.is_floating_point())
+    with route(), forward_ad.dual_level():
+        call(*args, **kwargs)
+        args[at] = forward_ad.make_dual(args[at], torch.ones_like(args[at]))
+        for mode in (torch.enable_grad, torch.no_grad):
+            with mode(), pytest.raises(RuntimeError, match=f"^{name}: no derivative is defined; detach its inputs"):
+                call(*args, **kwargs)
 
 
 @pytest.mark.parametrize("way", ["ops", "torch.ops"])

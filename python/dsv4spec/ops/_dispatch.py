@@ -57,13 +57,18 @@ def _recording() -> bool:  # torch.is_grad_enabled once torch is there
     return False
 
 
+class _forward_ad:  # torch.autograd.forward_ad once torch is there
+    _current_level = -1
+
+
 _tensors: tuple[type, ...] = ()  # torch's, once it is there
 
 
 def torch_is_there(torch) -> None:
     """Make calls watch for torch.compile, tensor subclasses and gradients."""
-    global _compiling, _recording, _tensors
+    global _compiling, _recording, _forward_ad, _tensors
     _compiling, _recording = torch.compiler.is_dynamo_compiling, torch.is_grad_enabled
+    _forward_ad = torch.autograd.forward_ad
     _tensors = (torch.Tensor, torch.nn.Parameter)
     _PLAIN.update(_tensors)
 
@@ -228,7 +233,7 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
             if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
                 if _traced((*args, *kwargs.values())):
                     return _torch.call(OPS[name], args, kwargs)
-            if _recording() and _wants_gradient((*args, *kwargs.values())):
+            if _forward_ad._current_level >= 0 or _recording() and _wants_gradient((*args, *kwargs.values())):
                 return _torch.call(OPS[name], args, kwargs)  # whose results know that there is no derivative
             try:
                 if name in (_direct_ops() if _route.direct is None else _route.direct):

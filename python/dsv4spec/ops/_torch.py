@@ -88,10 +88,12 @@ def register(dispatch) -> None:
 def _no_derivative(torch, library, op_name: str, name: str) -> None:
     """No gradient gets lost in silence: the results of a functional form raise at the backward pass, as torch's own ops
     without a derivative do; a form that writes into its arguments refuses, as torch's ``out=`` does. (Not by
-    ``register_autograd``, which takes no tensors by keyword.)"""
+    ``register_autograd``, which takes no tensors by keyword.) A tangent of forward mode is refused at the call."""
     packet, _, overload = name.partition(".")
     form = getattr(getattr(torch.ops.dsv4spec, packet), overload or "default")
     names, writes = [a.name for a in form._schema.arguments], form._schema.is_mutable
+    none = f"{op_name}: no derivative is defined; detach its inputs, or call it under torch.no_grad()"
+    duals = torch.autograd.forward_ad
 
     class NoDerivative(torch.autograd.Function):
         @staticmethod
@@ -101,12 +103,15 @@ def _no_derivative(torch, library, op_name: str, name: str) -> None:
 
         @staticmethod
         def backward(ctx, *gradients):
-            raise RuntimeError(f"{op_name}: no derivative is defined; detach its inputs, or call it under torch.no_grad()")
+            raise RuntimeError(none)
 
     def autograd(keyset, *args, **kwargs):
         def compute():
             return form.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
 
+        if duals._current_level >= 0 and any(duals.unpack_dual(v).tangent is not None for v in (*args, *kwargs.values())
+                                             if isinstance(v, torch.Tensor)):
+            raise RuntimeError(none.replace("no_grad", "inference_mode"))  # no_grad lets forward mode go on
         if not torch.is_grad_enabled():
             return compute()
         wanting = {argument: value for argument, value in (*zip(names, args), *kwargs.items())
