@@ -40,7 +40,7 @@ def windows(worker, rows, size):
     static = StaticWindow(worker.cache, size, n, width)
     static.fill(rows)
     static.locate()
-    eager = Window(worker.cache, rows, n, width, torch.zeros(len(rows) * n, dtype=torch.int64))
+    eager = Window(worker.cache, rows, n, width)
     return static, eager
 
 

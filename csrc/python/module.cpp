@@ -10,6 +10,7 @@
 
 #include "../backends.h"
 #include "build_info.h"
+#include "host_round.h"
 #include "tensors.h"
 
 namespace py = pybind11;
@@ -187,6 +188,7 @@ PYBIND11_MODULE(_C, m) {
   m.def("get_num_threads", &dsv4_get_num_threads);
   m.def("backends", &backends, "Per backend: loadable, why not, toolchain, archs, ops.");
   m.def("op_fields", &op_fields, "Per op: (argument, kind) in the order of its C struct.");
+  add_host_round(m);
   m.attr("abi_version") = DSV4_ABI_VERSION;
   m.def("cpu_levels", [] {
     py::dict levels;

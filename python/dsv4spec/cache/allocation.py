@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsv4spec import _C
+
 from .pages import PageTable
 
 C128_PAGE = 16  # entries
@@ -51,6 +53,7 @@ class Allocation:
         self.is_open = np.zeros(max_requests + 1, bool)
         # Positions below _ready[0][row] have their SWA pages, below _ready[1][row] their pages in every pool.
         self._ready = np.zeros((2, max_requests + 1), np.int64)
+        self.native = _C.HostPages(self.length, self._ready[1], max_len, self.swa.table, page_size)  # of the same memory
 
     def open(self) -> int:
         row = int(np.argmin(self.is_open[:-1]))

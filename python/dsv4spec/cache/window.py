@@ -12,6 +12,8 @@ from typing import Sequence
 import numpy as np
 import torch
 
+from dsv4spec.ops._dispatch import use_native
+
 from .batch import CompressedView, ForwardBatch, ForwardMode
 from .kv_cache import KVCache
 from .views import window_entries, window_slots
@@ -19,18 +21,20 @@ from .views import window_entries, window_slots
 
 class Window:
     """A verify window of n rows a request. ``verify`` is the Target's forward over it, whose
-    ``input_ids`` are ``blank`` until they are known.
+    ``input_ids`` are anything until they are known. ``room``: where it lies and may be computed by native code (None:
+    elsewhere, or by ops).
 
     Args:
         width: KV rows that the round may write (n, or more for trees); their pages are reserved, CacheFull before
             anything was taken.
     """
 
-    def __init__(self, cache: KVCache, rows: Sequence[int], n: int, width: int, blank: torch.Tensor):
+    def __init__(self, cache: KVCache, rows: Sequence[int], n: int, width: int):
         self.cache, self.rows, self.n = cache, rows, n
         if width > n:
             cache.reserve(rows, width)
-        self.verify, room = cache.window(rows, blank, n)
+        self.verify, room, self.last = cache.window(rows, n)  # the largest end of a window
+        self.room = room if room is not None and use_native(cache.device) else None
         self._each = cache.query_start(1, len(rows))
         self._by_step = None if room is None else (room.lens, room.step_positions, room.step_slots)
 
@@ -64,6 +68,8 @@ class StaticWindow:
     :meth:`fill` is the host's half, before a replay. :meth:`locate` and the forwards belong inside the capture: they
     read tensors of this object only, and nothing of them depends on values.
     """
+
+    room = None
 
     def __init__(self, cache: KVCache, size: int, n: int, width: int):
         self.cache, self.size, self.n, self.width = cache, size, n, width

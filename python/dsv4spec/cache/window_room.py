@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from dsv4spec import _C
+
+from .allocation import Allocation
 from .batch import ForwardMode
 from .views import entry_room
 
@@ -14,10 +17,12 @@ class WindowRoom:
     window, so that one window of a size is alive at a time. All are request-major, or by step ``[n][B]``.
 
     Attributes: ``positions``, ``slots`` int64 ``[B * n]``; ``live`` int32 ``[B]``; ``lens`` int32, ``step_positions`` and
-    ``step_slots`` int64, lists of n tensors ``[B]``; ``entries``: outputs of ops.verify_metadata.
+    ``step_slots`` int64, lists of n tensors ``[B]``; ``entries``: outputs of ops.verify_metadata, ``entries_of[ratio]``
+    (positions, locs) of them.
+    Of a chain's round: ``ids`` of the verify window, ``predict`` the Target's choices, int64 ``[B * n]``, ``picked`` int64 ``[B]``.
     """
 
-    def __init__(self, requests: int, n: int):
+    def __init__(self, requests: int, n: int, pages: Allocation):
         with torch.inference_mode(False):  # plain tensors, that any later mode may write
             self._steps = np.arange(n)
             self._positions, self._slots = (np.zeros((requests, n), np.int64) for _ in "ps")
@@ -29,6 +34,13 @@ class WindowRoom:
             self.lens, self.step_positions, self.step_slots = (
                 torch.from_numpy(x).unbind() for x in (self._lens, self._by_step, self._slots_by_step))
             self.entries = entry_room(self.positions, self.live)
+            self._chain = [np.zeros(size, np.int64) for size in (requests * n,) * 3 + (requests,)]
+            _, self.ids, self.predict, self.picked = map(torch.from_numpy, self._chain)
+            self.entries_of = {4: (self.entries[0], self.entries[4]), 128: (self.entries[1], self.entries[5])}
+            self.native = _C.HostWindow(  # fills the same memory in one call
+                pages.native, self._positions, self._by_step, self._slots, self._slots_by_step, self._live, self._lens,
+                *self._chain, [(ratio, table.table, table.page, *(x.numpy() for x in self.entries_of[ratio]))
+                                for ratio, table in pages.compressed.items()])
 
     def fill(self, begin: np.ndarray) -> None:
         """Positions and lengths of windows that start at ``begin``, int64 [B]."""

@@ -143,6 +143,11 @@ def _kernels_everywhere(name: str | None) -> frozenset[str]:
                                     if b in rows and rows[b]["loadable"]))
 
 
+def use_native(device) -> bool:
+    """May the host compute by itself what integer ops give for tensors of ``device``? Where no backend is asked for."""
+    return device.type == "cpu" and _route.name is None
+
+
 def current_backend() -> str | None:
     """The backend that :func:`use_backend` or DSV4SPEC_BACKEND chose; None: that of the tensors' device."""
     return _route.name

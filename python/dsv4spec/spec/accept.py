@@ -72,6 +72,8 @@ def take_blocks(predicted: list[list[int]], accepted: list[int], keep: Keep) -> 
         kept = keep(i, tokens)
         if not 1 <= kept <= count + 1:
             raise RuntimeError(f"take_blocks: keep: expected 1..{count + 1}, got {kept} for request {i}")
-        del tokens[kept:]
-        blocks.append(Block(tokens, count if count < kept else kept))
+        if kept <= count:
+            del tokens[kept:]
+            count = kept
+        blocks.append(Block(tokens, count))
     return blocks

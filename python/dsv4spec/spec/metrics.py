@@ -45,7 +45,7 @@ class Metrics:
         return _Phase(self.seconds, name)
 
     def record_rounds(self, drafted, accepted, kept) -> None:
-        """Count one round of some requests; sequences of one number each.
+        """Count one round of some requests; lists of one number each, at most num_steps.
 
         Args:
             drafted: draft positions offered (fewer than num_steps near max_len, or by draft_p_min).
@@ -55,9 +55,10 @@ class Metrics:
         self.rounds += len(kept)
         self.verified_tokens += sum(kept)
         for counts, numbers in ((self.drafted_at, drafted), (self.accepted_at, accepted)):
-            for number in numbers:
-                for position in range(number):
-                    counts[position] += 1
+            more = 0  # requests with a draft at this position
+            for position in range(self.num_steps - 1, -1, -1):
+                more += numbers.count(position + 1)
+                counts[position] += more
         if not self._warned and self.rounds >= COLLAPSE_ROUNDS and self.num_steps and not self.accepted_at[0]:
             self._warned = True
             warnings.warn(f"no draft token accepted in {self.rounds} rounds (accept length 1.0): the NextN layer does "

@@ -7,6 +7,7 @@ from typing import Sequence
 
 import torch
 
+from dsv4spec import _C
 from dsv4spec.cache.batch import ForwardBatch, ForwardMode
 
 from .accept import Block, Keep, keep_all
@@ -116,11 +117,12 @@ class PlainWorker:
         return self.target.forward(batch, self.cache)
 
     def _likeliest(self, logits: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The first of the largest of each row, int64; NaN is the largest. On the CPU by NumPy, which compares vectors of
-        values, where torch compares one by one."""
-        if logits.device.type != "cpu" or self.capturing:
+        """The first of the largest of each row, int64; NaN is the largest. On the CPU by vectors of values, where torch
+        compares one by one."""
+        if not logits.is_cpu or self.capturing:
             return torch.argmax(logits, -1, out=out)
-        found = torch.from_numpy(logits.numpy().argmax(-1))
+        found = torch.empty(logits.shape[0], dtype=torch.int64)
+        _C.argmax_rows(logits, found)
         return found if out is None else out.copy_(found)
 
     def _ids(self, values: Sequence[int]) -> torch.Tensor:

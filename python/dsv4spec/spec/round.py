@@ -17,15 +17,15 @@ class Verified:
 
     Attributes:
         hidden, predict: of the window's rows, [B*n, hc*d] and int64 [B*n].
-        index: int32 [B, steps + 1], rows of the accepted path.
+        index: int32 [B, steps + 1], rows of the accepted path; None of a chain verified on the host.
         host: int64 [B, path + 1]: the Target's tokens along the path, then the count of accepted drafts; all that the
-            host reads of a round, in one transfer.
+            host reads of a round, in one transfer. Of a chain verified on the host: lists already.
     """
 
     hidden: torch.Tensor
     predict: torch.Tensor
-    index: torch.Tensor
-    host: torch.Tensor
+    index: torch.Tensor | None
+    host: torch.Tensor | list[list[int]]
 
 
 class EagerRound:
@@ -40,7 +40,7 @@ class EagerRound:
 
     def _open(self, steps: int) -> None:
         self.steps, (n, width) = steps, self.worker.window_of(steps)
-        self.window = Window(self.worker.cache, self.rows, n, width, self.worker._blank(len(self.rows) * n))
+        self.window = Window(self.worker.cache, self.rows, n, width)
 
     def draft(self) -> None:
         self.drafted = self.worker._draft(self.window, self.carried, self.steps)
@@ -49,15 +49,23 @@ class EagerRound:
 
     def verify(self) -> list[list[int]]:
         worker = self.worker
-        room = worker.max_len - worker.cache.lengths(self.rows)
-        near_end = room.min() < self.window.n
-        self.offered = np.minimum(room - 1, self.steps).clip(0).tolist() if near_end else [self.steps] * len(self.rows)
-        self.verified = worker._verify(self.window, self.carried["bonus"], self.drafted, room if near_end else None)
-        return self.verified.host.tolist()
+        if self.window.last <= worker.max_len:
+            room, self.offered = None, [self.steps] * len(self.rows)
+        else:
+            room = worker.max_len - worker.cache.lengths(self.rows)
+            self.offered = np.minimum(room - 1, self.steps).clip(0).tolist()
+        self.verified = worker._verify(self.window, self.carried["bonus"], self.drafted, room)
+        host = self.verified.host
+        return host if type(host) is list else host.tolist()
 
     def extend(self, kept: list[int]) -> None:
-        picked = self.worker._ids(picked_rows(self.window.n, self.steps, kept))
-        self.worker.carry.put(self.rows, **self.worker._draft_extend_for_decode(self.window, self.verified, picked))
+        worker = self.worker
+        if self.verified.index is None:  # of a chain verified on the host
+            picked = self.window.room.picked
+            self.window.room.native.pick(kept)
+        else:
+            picked = worker._ids(picked_rows(self.window.n, self.steps, kept))
+        worker.carry.put(self.rows, **worker._draft_extend_for_decode(self.window, self.verified, picked))
 
 
 def picked_rows(n: int, steps: int, kept: Sequence[int]) -> list[int]:

@@ -16,10 +16,10 @@ from .options import SpeculativeConfig
 
 @dataclass(slots=True)
 class Draft:
-    """Drafted tokens int64 [B, n-1] in node order; of a tree also ``parents`` and ``selected`` as ops.build_tree takes
+    """Drafted tokens int64 [B, n-1] in node order, or of a chain a list of n-1 columns; of a tree also ``parents`` and ``selected`` as ops.build_tree takes
     them."""
 
-    tokens: torch.Tensor
+    tokens: torch.Tensor | list[torch.Tensor]
     steps: int
     topk: int = 1
     parents: torch.Tensor | None = None

@@ -131,11 +131,15 @@ class EagleWorker(PlainWorker):
             hidden = self._nextn(window.step(step, token), hidden)
             token, p = self._best(self.nextn.logits(hidden))
             tokens.append(token)
-        return tree.Draft(torch.stack(tokens, 1), len(tokens))
+        return tree.Draft(torch.stack(tokens, 1) if window.room is None else tokens, len(tokens))
 
     def _verify(self, window: Window | StaticWindow, bonus: torch.Tensor, draft: tree.Draft,
                 room: Sequence[int] | None) -> Verified:
         """One Target forward over [bonus, drafts], then the walk along its argmax. ``room``: see window_candidates."""
+        if type(draft.tokens) is list:
+            if room is None and window.room is not None:
+                return self._verify_natively(window, bonus, draft.tokens)
+            draft = tree.Draft(torch.stack(draft.tokens, 1), draft.steps)
         batch, size, n = window.verify, window.size, draft.tokens.shape[1] + 1
         tokens = window_candidates(bonus, draft.tokens, self.vocab_size, room)
         batch.input_ids = embeddable(tokens).view(-1)
@@ -151,6 +155,13 @@ class EagleWorker(PlainWorker):
         # Along a chain the accepted path is the window itself.
         path = predict.view(-1, n) if draft.topk == 1 else predict[index.clamp_min(0)]
         return Verified(hidden, predict, index, torch.cat([path, accepted[:, None]], 1))
+
+    def _verify_natively(self, window: Window, bonus: torch.Tensor, drafts: list[torch.Tensor]) -> Verified:
+        """The same along a chain that fits, on the host: one call before the forward and one behind it."""
+        room = window.room
+        room.native.candidates(bonus, drafts, self.vocab_size)
+        hidden = self._target(window.verify)
+        return Verified(hidden, room.predict, None, room.native.accept(self.target.logits(hidden)))
 
     def _draft_extend_for_decode(self, window: Window | StaticWindow, verified: Verified, picked: torch.Tensor,
                                  out: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
