@@ -13,7 +13,7 @@ from dsv4spec.ops._dispatch import use_native
 from .allocation import Allocation
 from .batch import CompressedView, ForwardBatch, ForwardMode
 from .compressor_state import CompressorState, ring_rows_for
-from .groups import Group, Groups
+from .groups import Groups
 from .pages import PageTable, spread
 from .views import prefill_views, window_slots, window_views
 from .window_room import WindowRoom, check_window
@@ -224,29 +224,22 @@ class KVCache:
         return ForwardBatch(mode, input_ids, positions, starts, tensor(end.astype(np.int32)), live, group.tensor, slots,
                             table, views.get(4), views.get(128))
 
-
     def window(self, rows: Sequence[int], n: int) -> tuple[ForwardBatch, WindowRoom | None, int]:
-        """:meth:`batch` of a verify window of n rows of each request (of any ids), where it lies, and the largest end: committed length + n.
-        It lies on the host in memory that the next window of as many requests and rows takes over; elsewhere and near
-        max_len in tensors of its own (None)."""
+        """:meth:`batch` of a verify window of n rows of each request, of any ids; where it lies: on the host in memory that
+        the next window of as many requests and rows takes over, elsewhere and near max_len in tensors of its own (None);
+        and the largest end, committed length + n."""
         group, pages = self._groups.of(rows, "window"), self._pages
-        room = self._rooms.get((len(group.rows), n)) if use_native(self.device) else None
-        found = None if room is None else room.native.fill(group.key)
-        if found is not None:
-            last, *emits = found
-            views = {ratio: CompressedView(ratio, table.page, self._groups.gather(table, group, last // ratio),
-                                           *room.entries_of[ratio], some)
-                     for (ratio, table), some in zip(pages.compressed.items(), emits)}
-            return self._window(room, group, self._groups.gather(pages.swa, group, last), views), room, last
+        room = self._rooms.get((len(group.rows), n))
+        if room is not None and use_native(self.device) and (found := room.describe(pages, self._groups, group)):
+            return found
         begin = pages.length[group.rows]
         last = int(begin.max(initial=0)) + n
         if self.device.type != "cpu" or group.padded or last > self.max_len or n > self.num_draft_tokens:
-            blank = torch.empty(len(begin) * n, dtype=torch.int64, device=self.device)
+            blank = self._groups.tensor(np.zeros(len(begin) * n, np.int64))
             return self.batch(ForwardMode.TARGET_VERIFY, rows, blank, n), None, last
         check_window(ForwardMode.TARGET_VERIFY, group.rows, begin, n)
         end = begin + n
         pages.allocate(group.rows, begin, end, every_pool=True)
-        room = self._rooms.get((len(begin), n))
         if room is None:
             room = self._rooms[len(begin), n] = WindowRoom(len(begin), n, pages)
         room.fill(begin)
@@ -255,9 +248,4 @@ class KVCache:
         room.place()
         views = window_views(pages.compressed, self._groups, group, room.positions, room.live, n, begin=begin, end=end,
                              last=last, max_len=self.max_len, room=room.entries)
-        return self._window(room, group, table, views), room, last
-
-    def _window(self, room: WindowRoom, group: Group, table: torch.Tensor, views) -> ForwardBatch:
-        starts = self.query_start(len(room.lens), len(group.rows))
-        return ForwardBatch(ForwardMode.TARGET_VERIFY, room.ids, room.positions, starts, room.lens[-1], room.live,
-                            group.tensor, room.slots, table, views.get(4), views.get(128))
+        return room.forward(self._groups, group, table, views), room, last

@@ -8,7 +8,8 @@ import torch
 from dsv4spec import _C
 
 from .allocation import Allocation
-from .batch import ForwardMode
+from .batch import CompressedView, ForwardBatch, ForwardMode
+from .groups import Group, Groups
 from .views import entry_room
 
 
@@ -18,8 +19,8 @@ class WindowRoom:
 
     Attributes: ``positions``, ``slots`` int64 ``[B * n]``; ``live`` int32 ``[B]``; ``lens`` int32, ``step_positions`` and
     ``step_slots`` int64, lists of n tensors ``[B]``; ``entries``: outputs of ops.verify_metadata, ``entries_of[ratio]``
-    (positions, locs) of them.
-    Of a chain's round: ``ids`` of the verify window, ``predict`` the Target's choices, int64 ``[B * n]``, ``picked`` int64 ``[B]``.
+    (positions, locs) of them. Of a chain's round: ``ids`` of the verify window and ``predict``, the Target's choices, int64
+    ``[B * n]``; ``picked`` int64 ``[B]``, see round.picked_rows.
     """
 
     def __init__(self, requests: int, n: int, pages: Allocation):
@@ -52,6 +53,24 @@ class WindowRoom:
     def place(self) -> None:
         """Once ``slots_of`` is written: the same by step."""
         self._slots_by_step[...] = self._slots.T
+
+    def describe(self, pages: Allocation, groups: Groups, group: Group) -> tuple[ForwardBatch, WindowRoom, int] | None:
+        """What KVCache.window gives, by one native call instead of allocate, fill, the ops and place; None where pages are
+        missing, or rows, lengths or max_len ask for another way."""
+        found = self.native.fill(group.key)
+        if found is None:
+            return None
+        last, *emits = found
+        views = {ratio: CompressedView(ratio, table.page, groups.gather(table, group, last // ratio),
+                                       *self.entries_of[ratio], some)
+                 for (ratio, table), some in zip(pages.compressed.items(), emits)}
+        return self.forward(groups, group, groups.gather(pages.swa, group, last), views), self, last
+
+    def forward(self, groups: Groups, group: Group, table: torch.Tensor, views: dict[int, CompressedView]) -> ForwardBatch:
+        """The Target's forward over the window that lies here."""
+        starts = groups.query_start(len(self.lens), len(group.rows))
+        return ForwardBatch(ForwardMode.TARGET_VERIFY, self.ids, self.positions, starts, self.lens[-1], self.live,
+                            group.tensor, self.slots, table, views.get(4), views.get(128))
 
 
 def check_window(mode: ForwardMode, rows: np.ndarray, begin: np.ndarray, counts) -> None:
