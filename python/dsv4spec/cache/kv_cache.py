@@ -225,9 +225,8 @@ class KVCache:
                             table, views.get(4), views.get(128))
 
     def window(self, rows: Sequence[int], n: int) -> tuple[ForwardBatch, WindowRoom | None, int]:
-        """:meth:`batch` of a verify window of n rows of each request, of any ids; where it lies: on the host in memory that
-        the next window of as many requests and rows takes over, elsewhere and near max_len in tensors of its own (None);
-        and the largest end, committed length + n."""
+        """:meth:`batch` of a verify window of n rows of each request, of any ids; where it lies; the largest s + n. It lies on
+        the host in memory that the next window of its size takes over, elsewhere and near max_len in its own (None)."""
         group, pages = self._groups.of(rows, "window"), self._pages
         room = self._rooms.get((len(group.rows), n))
         if room is not None and use_native(self.device) and (found := room.describe(pages, self._groups, group)):
