@@ -55,12 +55,12 @@ struct FloatSource {
 };
 
 // sums[m*N + n] += x[m] . w[n] over k values, a lane's share each. ahead: what lies so many values behind each weight is
-// fetched into the second-level cache meanwhile (0: nothing).
+// fetched into the second-level cache meanwhile (0: nothing). fresh: the sums start at zero, whatever they hold.
 template <class Lanes, int M, int N, class X, class Source>
-inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead = 0) {
+inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead = 0, bool fresh = false) {
   vf c[M][N];
   for (int m = 0; m < M; ++m)
-    for (int n = 0; n < N; ++n) c[m][n] = sums[m * N + n];
+    for (int n = 0; n < N; ++n) c[m][n] = fresh ? vf{} : sums[m * N + n];
   auto step = [&](int64_t i) {
     typename Lanes::V b[N];
     for (int n = 0; n < N; ++n) b[n] = w.get(n, i);
@@ -117,12 +117,13 @@ inline void hsum4(const vf* v, float* out) {
 
 // sums[m*N + n] += x_m . w[n] for any number of rows; row m starts at x + m*pitch.
 template <class Lanes, int N, class X, class Source>
-inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums, int64_t ahead = 0) {
+inline void dots_rows(const X* x, int64_t pitch, int64_t rows, const Source& w, int64_t k, vf* sums, int64_t ahead = 0,
+                      bool fresh = false) {
   const X* a[kTileRows];
   auto tile = [&](auto count, int64_t m) {
     constexpr int M = decltype(count)::value;
     for (int i = 0; i < M; ++i) a[i] = x + (m + i) * pitch;
-    dots<Lanes, M, N>(a, w, k, sums + m * N, m == 0 ? ahead : 0);
+    dots<Lanes, M, N>(a, w, k, sums + m * N, m == 0 ? ahead : 0, fresh);
   };
   int64_t m = 0;
   for (; m + kTileRows <= rows; m += kTileRows) tile(std::integral_constant<int, kTileRows>{}, m);

@@ -67,10 +67,11 @@ inline void fetch(const MhcRows& p, int64_t t, int64_t c0, int64_t n) {
 }
 
 // Partial sums of `count` <= kTileRows tokens from t, over channels [c0, c0 + n) of all streams. The tile is widened once
-// for all columns; its rows lie a cache line more than a power of two apart.
+// for all columns; its rows lie a cache line more than a power of two apart. ahead: how far behind every four rows of fn
+// those lie that are fetched meanwhile (0: none).
 template <class T, int HC, int COLUMNS>
 inline void project_tile(const MhcRows& p, int64_t t, int64_t count, int64_t c0, int64_t n, float* partial, int64_t pitch,
-                         bool fetch_fn, MhcTile next) {
+                         const int64_t* ahead, MhcTile next) {
   constexpr int64_t kRow = kPiece + 16;
   alignas(64) float x[kTileRows * kRow];
   for (int64_t m = 0; m < count; ++m) {
@@ -89,22 +90,69 @@ inline void project_tile(const MhcRows& p, int64_t t, int64_t count, int64_t c0,
     partial[m * pitch + COLUMNS] = hsum(squares[0]);
   }
   for (int first = 0; first < COLUMNS; first += 4) {
-    vf sums[kTileRows * 4] = {};
+    vf sums[kTileRows * 4];  // GCC would clear them by a slow instruction
     for (int64_t m = first / 4; m < next.count; m += (COLUMNS + 3) / 4) fetch<T, HC>(p, next.t + m, next.c0, n);
     StreamSource<HC> w{{}, n, p.d - n};
     for (int i = 0; i < 4; ++i) w.w[i] = p.fn.at<const float>(std::min(first + i, COLUMNS - 1)) + c0;
     if (n % W == 0) {
-      // The next four rows, behind the last ones the next channels of the first.
-      const int64_t row = p.fn.stride[0], ahead = first + 4 < COLUMNS ? 4 * row : n - first * row;
-      dots_rows<FloatLanes, 4>(x, kRow, count, w, HC * n, sums, fetch_fn ? ahead : 0);
+      dots_rows<FloatLanes, 4>(x, kRow, count, w, HC * n, sums, ahead[first / 4], true);
     } else {  // no vector may lie in two streams
-      for (int s = 0; s < HC; ++s) dots_rows<FloatLanes, 4>(x + s * n, kRow, count, w.stream(s), n, sums);
+      for (int s = 0; s < HC; ++s) dots_rows<FloatLanes, 4>(x + s * n, kRow, count, w.stream(s), n, sums, 0, s == 0);
     }
     for (int64_t m = 0; m < count; ++m) {
       float four[4];
       hsum4(sums + m * 4, four);
       for (int i = 0; i < 4 && first + i < COLUMNS; ++i) partial[m * pitch + first + i] = four[i];
     }
+  }
+}
+
+// The same for few columns (mhc_head): a value is widened where it is used, for the columns and the sum of squares
+// together. n: a multiple of W. The next tile's rows are fetched meanwhile, a line a step.
+template <class T, int HC, int COLUMNS, int M>
+inline void project_narrow(const MhcRows& p, int64_t t, int64_t c0, int64_t n, float* partial, int64_t pitch,
+                           int64_t ahead_fn, MhcTile next) {
+  vf sums[M][COLUMNS + 1];
+  for (int m = 0; m < M; ++m)
+    for (int i = 0; i <= COLUMNS; ++i) sums[m][i] = vf{};
+  for (int s = 0; s < HC; ++s) {
+    const T *x[M], *ahead[M];
+    const float* w[COLUMNS];
+    for (int m = 0; m < M; ++m) {
+      x[m] = p.residual.at<const T>(t + m, s) + c0;
+      ahead[m] = m < next.count ? p.source.at<const T>(next.t + m, s) + next.c0 : x[m];
+    }
+    for (int i = 0; i < COLUMNS; ++i) w[i] = p.fn.at<const float>(i) + s * p.d + c0;
+    for (int64_t c = 0; c < n; c += W) {
+      vf b[COLUMNS];
+      for (int i = 0; i < COLUMNS; ++i) b[i] = load(w[i] + c);
+      if (ahead_fn)
+        for (int i = 0; i < COLUMNS; ++i) __builtin_prefetch(w[i] + c + ahead_fn, 0, 2);
+      for (int m = 0; m < M; ++m) {
+        __builtin_prefetch(ahead[m] + c, 0, 2);
+        const vf v = load(x[m] + c);
+        for (int i = 0; i < COLUMNS; ++i) sums[m][i] += v * b[i];
+        sums[m][COLUMNS] += v * v;
+      }
+    }
+  }
+  for (int m = 0; m < M; ++m)
+    for (int i = 0; i <= COLUMNS; ++i) partial[m * pitch + i] = hsum(sums[m][i]);
+}
+constexpr int kNarrowColumns = 4;
+constexpr int kNarrowRows = kTileRows > 4 ? 4 : 2;  // their sums and the weights fill the register file
+
+// Which rows of fn come while tile `tile` of `tiles` of a piece is multiplied, four rows a step: in the first piece of a
+// range the next four rows; else, spread over the tiles, those of the next piece, `to_next` channels on (0: none).
+template <int FOURS>
+inline void fetch_plan(int64_t tile, int64_t tiles, bool first_piece, int64_t to_next, int64_t row, int64_t* ahead) {
+  const bool here = tile == 0 && (first_piece || tiles == 1);
+  const int64_t before = first_piece ? 1 : 0, spread = std::max<int64_t>(tiles - before, 1);
+  for (int four = 0; four < FOURS; ++four) {
+    const int64_t step = (tile - before) * FOURS + four;
+    ahead[four] = 0;
+    if (here) ahead[four] = four + 1 < FOURS ? 4 * row : to_next ? to_next - 4 * four * row : 0;
+    else if (to_next && step % spread == 0) ahead[four] = to_next + (step / spread - four) * 4 * row;
   }
 }
 
@@ -116,21 +164,39 @@ inline void project(const MhcRows& p, int64_t t0, int64_t t1, float* workspace, 
   const int64_t pitch = pieces * mhc_slots(COLUMNS);
   const int64_t tokens = std::min(t1 - t0, kGroupTokens), width = std::min(p.d, kChannels);
   const int64_t work = COLUMNS * HC * width * (4 + tokens / 4);
+  constexpr int kFours = (COLUMNS + 3) / 4;
+  constexpr bool kNarrow = COLUMNS <= kNarrowColumns;
+  constexpr int64_t kRows = kNarrow ? kNarrowRows : kTileRows;
   parallel(pieces * groups, grain_for(work), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t piece = i / groups, c0 = piece * kChannels, n = std::min(kChannels, p.d - c0);
       const int64_t first = t0 + i % groups * kGroupTokens, last = std::min(first + kGroupTokens, t1);
-      for (int64_t t = first; t < last; t += kTileRows) {
-        const int64_t count = std::min<int64_t>(kTileRows, last - t);
+      for (int64_t t = first; t < last; t += kRows) {
+        const int64_t count = std::min<int64_t>(kRows, last - t);
         for (int64_t u = t; u < t + count; ++u) before(u, c0, n);
-        MhcTile next{t + count, std::min<int64_t>(kTileRows, last - t - count), c0};
+        MhcTile next{t + count, std::min<int64_t>(kRows, last - t - count), c0};
         if (next.count == 0 && i + 1 < end) {  // the first tile of the next item
           const int64_t group = (i + 1) % groups;
-          next.t = t0 + group * kGroupTokens, next.count = std::min<int64_t>(kTileRows, t1 - next.t);
+          next.t = t0 + group * kGroupTokens, next.count = std::min<int64_t>(kRows, t1 - next.t);
           next.c0 = std::min((i + 1) / groups * kChannels, p.d - n);
         }
-        project_tile<T, HC, COLUMNS>(p, t, count, c0, n, workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS), pitch,
-                                     t == first, next);
+        float* partial = workspace + (t - t0) * pitch + piece * mhc_slots(COLUMNS);
+        if constexpr (kNarrow) {
+          if (n % W == 0) {
+            const int64_t ahead = t == first && i + 1 < end ? n : 0;
+            for (int64_t m = 0; m < count;) {  // a full tile, or one token at a time
+              const bool full = count == kRows;
+              if (full) project_narrow<T, HC, COLUMNS, kRows>(p, t, c0, n, partial, pitch, ahead, next);
+              else project_narrow<T, HC, COLUMNS, 1>(p, t + m, c0, n, partial + m * pitch, pitch, ahead, next);
+              m += full ? kRows : 1;
+            }
+            continue;
+          }
+        }
+        int64_t ahead[kFours];
+        fetch_plan<kFours>((t - first) / kRows, (last - first + kRows - 1) / kRows, i == begin,
+                           i % groups == groups - 1 && i + 1 < end ? n : 0, p.fn.stride[0], ahead);
+        project_tile<T, HC, COLUMNS>(p, t, count, c0, n, partial, pitch, ahead, next);
       }
     }
   });
@@ -153,15 +219,17 @@ inline void normed_columns(const MhcRows& p, const float* partial, int count, vf
 
 inline vf sigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
 
-// y = sum over the streams, rounded; then the norm of the rounded row, if there is one. weights: HC, one token's.
+// y = sum over the streams, rounded; then the norm of the rounded row, if there is one. weights: HC, one token's. next: the
+// token whose y is fetched meanwhile.
 template <class T, int HC>
-inline void join_streams(const MhcRows& p, int64_t t, const float* weights) {
-  T* y = p.y.at<T>(t);
+inline void join_streams(const MhcRows& p, int64_t t, const float* weights, int64_t next) {
+  T *y = p.y.at<T>(t), *next_y = p.y.at<T>(next);
   const bool norm = static_cast<bool>(p.norm_weight);
   const T* row[HC];
   for (int s = 0; s < HC; ++s) row[s] = p.residual.at<const T>(t, s);
   vf squares{};
   for_vectors(p.d, [&](int64_t c, int n) {
+    __builtin_prefetch(next_y + c, 1, 2);
     vf v = load_some(row[0] + c, n) * weights[0];
     for (int s = 1; s < HC; ++s) v += load_some(row[s] + c, n) * weights[s];
     store_some(y + c, v, n);
@@ -189,7 +257,7 @@ inline void mhc_project_and_join(const MhcRows& p, float* workspace, Before&& be
         for (int lane = 0; lane < count; ++lane) {
           float w[HC];
           for (int s = 0; s < HC; ++s) w[s] = weights[s][lane];
-          join_streams<T, HC>(p, t0 + i + lane, w);
+          join_streams<T, HC>(p, t0 + i + lane, w, t0 + std::min(i + lane + 1, end - 1));
         }
       }
     });
