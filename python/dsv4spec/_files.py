@@ -2,6 +2,7 @@
 """Files that a command writes when its work is done."""
 from __future__ import annotations
 
+import json
 import os
 
 
@@ -12,3 +13,10 @@ def check_writable(path: str) -> None:
         pass
     if not there:
         os.remove(path)
+
+
+def write_json(path: str, value) -> None:
+    """Replace ``path`` by ``value`` as JSON."""
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(value, file, indent=2)
+        file.write("\n")

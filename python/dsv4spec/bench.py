@@ -5,11 +5,10 @@ what its counters say is printed instead."""
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 
-from ._files import check_writable
+from ._files import check_writable, write_json
 from .generate import positive
 
 EMULATED = ("cuda_emu", "ascend_emu")
@@ -74,9 +73,7 @@ def _run(args) -> int:
             result = measured(args, backend, cases, against, baseline)
     print(bench_report.summary(result))
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        write_json(args.json, result)
     if args.plot:
         from .bench_plot import plot
 

@@ -13,7 +13,7 @@ import platform
 import statistics
 import time
 
-from ._files import check_writable
+from ._files import check_writable, write_json
 from .demo import ASSET, _first_difference
 from .generate import add_backend_arguments, backend_options, log, logs_to_stderr, positive
 
@@ -44,8 +44,7 @@ def run(args: argparse.Namespace) -> int:
             return 1
     print(json.dumps(result, indent=2))
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+        write_json(args.json, result)
     return 0
 
 

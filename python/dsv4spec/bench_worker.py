@@ -9,11 +9,10 @@ and no step of the worker). The contexts of one batch size take turns, so that a
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 
-from ._files import check_writable
+from ._files import check_writable, write_json
 from .demo import ASSET
 from .generate import log, logs_to_stderr, positive
 
@@ -41,8 +40,7 @@ def run(args: argparse.Namespace) -> int:
             log.error("error: %s", error)
             return 1
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=2)
+        write_json(args.json, result)
     print(format_result(result))
     return 0
 

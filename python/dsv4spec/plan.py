@@ -4,12 +4,11 @@ the speed-up formula of multi-token prediction with acceptance per position and 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from dataclasses import asdict
 
 from . import plan_model
-from ._files import check_writable
+from ._files import check_writable, write_json
 from .demo import ASSET
 from .generate import positive
 
@@ -76,9 +75,7 @@ def run(args: argparse.Namespace) -> int:
         return 1
     print(text(result))
     if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
-            file.write("\n")
+        write_json(args.json, result)
     if args.plot:
         plot(result, args.plot)
     return 0
