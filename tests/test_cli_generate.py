@@ -175,8 +175,9 @@ def test_prompt_ids_are_checked(models, tmp_path, content, text):
 def test_text_without_a_tokenizer_and_missing_folders(models, tmp_path):
     _, err = generate("--model", models["bare"], "--prompt", "text", code=1)
     assert "no tokenizer.json" in err
-    _, err = generate("--model", tmp_path / "nowhere", "--prompt-ids", models["ids"], code=1)
-    assert "nowhere" in err and "Traceback" not in err
+    for prompt in (("--prompt", "text"), ("--prompt-ids", models["ids"])):
+        _, err = generate("--model", tmp_path / "nowhere", *prompt, code=1)
+        assert "nowhere" in err and "tokenizer.json" not in err and "Traceback" not in err
 
 
 def test_a_damaged_tokenizer_is_one_line(models, tmp_path):

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`dsv4spec info --json`: the keys and types that others may rely on, and what it says of a stale checkout (A28)."""
 import json
+import os
 import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import dsv4spec
 import pytest
@@ -111,3 +114,11 @@ def test_a_bad_torch_is_a_reason_not_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     report = dsv4spec.build_info()
     assert report["torch"] is None and "torch" in report["torch_why_not"] and report["torch_cuda"] is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_output_that_cannot_be_written_is_one_line():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "dsv4spec", "info", "--json"], stdout=full, stderr=subprocess.PIPE,
+                              text=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+    assert done.returncode == 1 and done.stderr == "dsv4spec: error: [Errno 28] No space left on device\n"

@@ -96,7 +96,7 @@ def chosen(args) -> list:
 
     if unknown := sorted(set(args.op) - set(OPS)):
         raise ValueError(f"OP: expected some of {', '.join(sorted(OPS))}, got {', '.join(unknown)}")
-    names = args.shapes.split(",")
+    names = dict.fromkeys(args.shapes.split(","))  # each once, in order
     if set(names) <= set(bench_cases.SIZES):
         cases = [case for name in names for case in bench_cases.cases(name, args.dtype)]
     elif args.shapes.endswith(".json"):

@@ -44,12 +44,25 @@ def main(argv: list[str] | None = None) -> int:
             command.set_defaults(run=module.run)
     args = parser.parse_args(argv)
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()  # what cannot be written is said here, not when the interpreter ends
+        return code
     except ModuleNotFoundError as error:
         if error.name not in MODELS:
             raise
         print(f"dsv4spec: error: {needs(args.command, error.name)}", file=sys.stderr)
-        return 1
+    except OSError as error:  # a full disk, a reader that is gone
+        print(f"dsv4spec: error: {error}", file=sys.stderr)
+        _drop_output()
+    return 1
+
+
+def _drop_output() -> None:
+    """What is left in the buffer has nowhere to go, and the interpreter would try again when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

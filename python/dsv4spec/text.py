@@ -12,6 +12,8 @@ class Tokenizer:
 
     def __init__(self, folder: str):
         path = os.path.join(folder, "tokenizer.json")
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(f"{folder}: there is no such folder")
         if not os.path.exists(path):
             raise FileNotFoundError(f"{path}: this checkpoint has no tokenizer.json; give token ids instead of text")
         import tokenizers
