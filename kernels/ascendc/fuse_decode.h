@@ -23,6 +23,19 @@ constexpr float kNaNCode = 1.875f;    // the exponent and mantissa of NaN in e4m
 constexpr int32_t kFuseRows = 16;     // rows of weights at a time: within one row of 128 x 128 blocks
 constexpr int32_t kFuseCount = 4096;  // values at a time
 
+// n values through a queue of inputs, as floats.
+template <class U, class Queue>
+__aicore__ inline void widen(Queue& queue, const LocalTensor<float>& to, const GlobalTensor<U>& from, int32_t n) {
+  LocalTensor<U> in = queue.template AllocTensor<U>();
+  load_row(in, from, n);
+  queue.EnQue(in);
+  in = queue.template DeQue<U>();
+  if constexpr (is_float<U>) Muls(to, in, 1.f, n);
+  else to_float(to, in, n);
+  ordered();
+  queue.FreeTensor(in);
+}
+
 __aicore__ inline float float_of_bits(uint32_t bits) {
   union {
     uint32_t u;

@@ -74,18 +74,6 @@ class FuseNorms {
     flag_queue_.FreeTensor(flag);
   }
 
-  template <class U>
-  __aicore__ inline void widen(const LocalTensor<float>& to, const GlobalTensor<U>& from, int32_t n) {
-    LocalTensor<U> in = in_.template AllocTensor<U>();
-    load_row(in, from, n);
-    in_.EnQue(in);
-    in = in_.template DeQue<U>();
-    if constexpr (is_float<U>) Muls(to, in, 1.f, n);
-    else to_float(to, in, n);
-    ordered();
-    in_.FreeTensor(in);
-  }
-
   // A float that the vector unit has made.
   __aicore__ inline float read(const LocalTensor<float>& x) {
     SetFlag<HardEvent::V_S>(EVENT_ID0);
@@ -120,7 +108,7 @@ class FuseNorms {
     const LocalTensor<float> sum = few[64], part = few[128];
     for (int32_t at = 0; at < v.d; at += kFuseCount) {
       const int32_t n = piece_of(at);
-      widen(f, row[at], n);
+      widen(in_, f, row[at], n);
       Mul(spare, f, f, n);
       ordered();
       ReduceSum(part, spare, spare, n);
@@ -135,10 +123,10 @@ class FuseNorms {
     bool any = false;
     for (int32_t at = 0; at < v.d; at += kFuseCount) {
       const int32_t n = piece_of(at);
-      if (!whole) widen(f, row[at], n);
+      if (!whole) widen(in_, f, row[at], n);
       if (!whole || kept_ != side) {
-        if (v.norm_f32[side]) widen(w, global<float>(norm_[side])[at], n);
-        else widen(w, global<bfloat16_t>(norm_[side])[at], n);
+        if (v.norm_f32[side]) widen(in_, w, global<float>(norm_[side])[at], n);
+        else widen(in_, w, global<bfloat16_t>(norm_[side])[at], n);
         kept_ = side;
       }
       Muls(f, f, q, n);

@@ -64,18 +64,6 @@ class FuseVector {
   }
 
  private:
-  template <class U>
-  __aicore__ inline void widen(const LocalTensor<float>& to, const GlobalTensor<U>& from, int32_t n) {
-    LocalTensor<U> in = in_.template AllocTensor<U>();
-    load_row(in, from, n);
-    in_.EnQue(in);
-    in = in_.template DeQue<U>();
-    if constexpr (is_float<U>) Muls(to, in, 1.f, n);
-    else to_float(to, in, n);
-    ordered();
-    in_.FreeTensor(in);
-  }
-
   // ---- a tile of weights, half of its rows by either vector core
   __aicore__ inline void decode(const FuseUnit& unit, const FuseStep& step, const GlobalTensor<float>& flags,
                                 bool last) {
@@ -143,7 +131,7 @@ class FuseVector {
     const Share mine = share_of(unit.tokens, 2, GetSubBlockIdx());
     const int32_t tile = v.tile, n = unit.columns, at_once = kFuseCount / (v.hc * tile);
     if constexpr (kChannelScale)
-      for (int32_t side = 0; side < 2; ++side) widen(w[side * tile], scale_[side][unit.n], n);
+      for (int32_t side = 0; side < 2; ++side) widen(in_, w[side * tile], scale_[side][unit.n], n);
     CrossCoreWaitFlag(kSumsReady);
     const LocalTensor<float> flags = take_flags(unit, mine, channels), of_h = flags[kFuseChannels];
     for (int32_t done = 0; done < mine.count; done += at_once) {
