@@ -223,6 +223,29 @@ def test_published_position_padding(backend, positions, live, n, ratio, size, wa
     assert device.tolist() == want and host.tolist() == want
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_position_padding_as_the_ascend_backend_calls_it(backend):
+    """Ratio and lengths by position, buffers of a larger batch, and a step without rows, which clears."""
+    positions, final = torch.tensor([7, 8, 9, 10, 11, 12, 77, 78]), torch.tensor([10, 13, 8])
+    dst = torch.full((4,), -2)
+    with use_backend(backend):
+        sglang.fill_verify_positions_cmp_padding_one(positions, dst, 4, final, n_draft=3)
+        assert dst.tolist() == [4, 8, 0, 0]
+        sglang.fill_verify_positions_cmp_padding_one_device(positions, dst, 4, final - 3, 3)
+        assert dst.tolist() == [4, 8, 0, 0]
+        sglang.fill_verify_positions_cmp_padding_one(positions[:0], dst, 4, final, 3)
+        assert dst.tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("dst,n_draft,text", [
+    (torch.zeros(2, 2).long(), 3, r"dst: expected shape \[N\] of int64, got \[2, 2\] of torch.int64"),
+    (torch.zeros(4), 3, r"dst: expected shape \[N\] of int64, got \[4\] of torch.float32"),
+    (torch.zeros(4).long(), 0, "n_draft: expected at least 1, got 0")])
+def test_position_padding_refuses(dst, n_draft, text):
+    with pytest.raises(ValueError, match="fill_verify_positions_cmp_padding_one: " + text):
+        sglang.fill_verify_positions_cmp_padding_one(torch.arange(6), dst, 4, torch.tensor([10, 13]), n_draft)
+
+
 HC, D, EPS, ITERS = 4, 128, 1e-6, 20
 
 
@@ -275,6 +298,29 @@ def test_hc_of_both_engines(backend, lead):
     assert v_streams.equal(streams) and fused[0].equal(streams)
     near(fused[3], plain_hc_pre(streams, fn, scale, base)[0], 1e-2)
     assert fused[1].shape == v_post.shape and fused[2].shape == v_comb.shape
+
+
+def test_defaults_and_positions_of_the_engines():
+    """npu_hc_pre's schema has DeepSeek-V4's constants as defaults; vLLM passes norm_weight by position."""
+    x, fn, scale, base = hc_inputs(2)
+    assert all(map(torch.equal, sglang.hc_pre(x, fn, scale, base), sglang.hc_pre(x, fn, scale, base, HC, ITERS, EPS, EPS)))
+    weight, args = torch.rand(D), (x, fn, scale, base, EPS, EPS, EPS, 2.0, ITERS)
+    normed = vllm.mhc_pre(*args, 1, weight, EPS)[2]
+    y = vllm.mhc_pre(*args)[2].float()
+    near(normed, (y / (y.square().mean(-1, keepdim=True) + EPS).sqrt() * weight).double(), 1e-2)
+
+
+@pytest.mark.parametrize("call,text", [
+    (lambda x: sglang.hc_pre(x[0, 0, 0], *hc_inputs(2)[1:]), r"hc_pre: x: expected shape \[..., hc, d\], got \[128\]"),
+    (lambda x: vllm.mhc_pre(x[0, 0, 0], *hc_inputs(2)[1:], EPS, EPS, EPS, 2.0, ITERS), "mhc_pre: residual: expected shape "),
+    (lambda x: sglang.hc_post(x[0, 0, 0], x[0, 0, 0], x, x), r"hc_post: residual: expected shape \[..., hc, d\], got \[128\]"),
+    (lambda x: sglang.hc_post(x[:, :, 0].flatten(0, 1), x, torch.ones(2, 3, HC), torch.ones(2, 3, HC, HC)),
+     r"hc_post: x: expected shape \[2, 3, 128\], got \[6, 128\]"),
+    (lambda x: vllm.mhc_post(x[:, :, 0], x, torch.ones(6, HC, 1), torch.ones(2, 3, HC, HC)),
+     r"hc_post: post: expected shape \[2, 3, 4\], got \[6, 4\]")])
+def test_shapes_are_refused_by_name(call, text):
+    with pytest.raises(ValueError, match=text):
+        call(hc_inputs(2, 3)[0])
 
 
 @pytest.mark.parametrize("change,text", [(dict(hc_sinkhorn_eps=1e-5), "hc_sinkhorn_eps: expected 1e-06"),

@@ -123,7 +123,14 @@ def verify_tree_greedy(predicts, accept_index, accept_token_num, candidates, ret
         tensor.copy_(torch.where(tensor >= 0, tensor, old))
 
 
-def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult, hc_sinkhorn_iters, norm_eps, hc_eps):
+def streams_of(op, name, tensor):
+    """Leading dimensions, streams and width of ``[..., hc, d]``."""
+    if tensor.dim() < 2:
+        raise ValueError(f"{op}: {name}: expected shape [..., hc, d], got {list(tensor.shape)}")
+    return tensor.shape[:-2], *tensor.shape[-2:]
+
+
+def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult=4, hc_sinkhorn_iters=20, norm_eps=1e-6, hc_eps=1e-6):
     """``torch.ops.custom.npu_hc_pre`` of SGLang's NPU path: open an mHC sub-layer. The op: ``mhc_pre``, without norm.
 
     Args:
@@ -137,12 +144,12 @@ def hc_pre(x, hc_fn, hc_scale, hc_base, hc_mult, hc_sinkhorn_iters, norm_eps, hc
     Raises:
         ValueError: ``hc_mult`` is not x's number of streams, or an argument outside the contract of ``mhc_pre``.
     """
-    if x.dim() < 2 or x.shape[-2] != hc_mult:
+    lead, hc, d = streams_of("hc_pre", "x", x)
+    if hc != hc_mult:
         raise ValueError(f"hc_pre: x: expected shape [..., hc_mult={hc_mult}, d], got {list(x.shape)}")
-    y, post, comb = ops.mhc_pre(x.reshape(-1, *x.shape[-2:]), hc_fn, hc_base, hc_scale, rms_eps=norm_eps, hc_eps=hc_eps,
+    y, post, comb = ops.mhc_pre(x.reshape(-1, hc, d), hc_fn, hc_base, hc_scale, rms_eps=norm_eps, hc_eps=hc_eps,
                                 sinkhorn_iters=hc_sinkhorn_iters)
-    lead = x.shape[:-2]
-    return y.view(*lead, x.shape[-1]), post.view(*lead, hc_mult), comb.view(*lead, hc_mult, hc_mult)
+    return y.view(*lead, d), post.view(*lead, hc), comb.view(*lead, hc, hc)
 
 
 def hc_post(x, residual, post, comb):
@@ -155,37 +162,48 @@ def hc_post(x, residual, post, comb):
         The new streams, ``[..., hc, d]`` of residual's dtype.
 
     Raises:
-        ValueError: an argument outside the contract of ``mhc_post``.
+        ValueError: leading dimensions that differ, or an argument outside the contract of ``mhc_post``.
     """
-    hc, d = residual.shape[-2:]
+    lead, hc, d = streams_of("hc_post", "residual", residual)
+    for name, tensor, own in (("x", x, (d,)), ("post", post, (hc,)), ("comb", comb, (hc, hc))):
+        if tensor.shape != (*lead, *own):
+            raise ValueError(f"hc_post: {name}: expected shape {[*lead, *own]}, got {list(tensor.shape)}")
     return ops.mhc_post(x.reshape(-1, d), residual.reshape(-1, hc, d), post.reshape(-1, hc),
                         comb.reshape(-1, hc, hc)).view(residual.shape)
 
 
-def fill_verify_positions_cmp_padding_one_device(positions, dst, *, ratio, live_seq_lens, n_draft) -> None:
+def fill_verify_positions_cmp_padding_one_device(positions, dst, ratio, live_seq_lens, n_draft) -> None:
     """Fill ``dst`` with the RoPE positions of the compressed entries of a verify step; device values only.
 
     As the helper of SGLang's Ascend backend; the op: ``verify_positions_padding``. ``dst`` may have any length: what does
-    not fit is cut, what is left over becomes 0.
+    not fit is cut, what is left over becomes 0. There are ``len(positions) // n_draft`` requests: what positions and
+    lengths have beyond them is not read.
 
     Args:
-        positions: ``[B*n_draft]`` int64. dst: int64, written. live_seq_lens: ``[B]`` int32 or int64, committed lengths
-            *before* the window; 0 is graph padding. ratio: 4 or 128. n_draft: rows of each request.
+        positions: ``[B*n_draft]`` int64. dst: ``[N]`` int64, written. ratio: 4 or 128. live_seq_lens: ``[B]`` int32 or
+            int64, committed lengths *before* the window; 0 is graph padding. n_draft: rows of each request.
 
     Raises:
         ValueError: an argument outside the contract of ``verify_positions_padding``.
     """
-    filled = ops.verify_positions_padding(positions, live_seq_lens, num_draft_tokens=n_draft, ratio=ratio)
+    op = "fill_verify_positions_cmp_padding_one"
+    if n_draft < 1:
+        raise ValueError(f"{op}: n_draft: expected at least 1, got {n_draft}")
+    if dst.dim() != 1 or dst.dtype != torch.int64:
+        raise ValueError(f"{op}: dst: expected shape [N] of int64, got {list(dst.shape)} of {dst.dtype}")
+    requests = len(positions) // n_draft
+    filled = ops.verify_positions_padding(positions[:requests * n_draft], live_seq_lens[:requests],
+                                          num_draft_tokens=n_draft, ratio=ratio)
     count = min(len(filled), len(dst))
     dst[:count].copy_(filled[:count])
     dst[count:].zero_()
 
 
-def fill_verify_positions_cmp_padding_one(positions, dst, *, ratio, seq_lens_cpu, n_draft) -> None:
+def fill_verify_positions_cmp_padding_one(positions, dst, ratio, seq_lens_cpu, n_draft) -> None:
     """As :func:`fill_verify_positions_cmp_padding_one_device`, from *final* lengths: live + n_draft, 0 for padding.
 
     ``seq_lens_cpu`` (``[B]`` int32 or int64) may be on the host; a length of 1..n_draft is a window that starts at an
     empty request and counts as padding.
     """
     live = torch.clamp(seq_lens_cpu.to(positions.device) - n_draft, min=0)
-    fill_verify_positions_cmp_padding_one_device(positions, dst, ratio=ratio, live_seq_lens=live, n_draft=n_draft)
+    fill_verify_positions_cmp_padding_one_device(positions, dst, ratio, live, n_draft)

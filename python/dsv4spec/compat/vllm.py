@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dsv4spec import ops
 
-from .sglang import hc_post, hc_pre
+from .sglang import hc_post, hc_pre, streams_of
 
 __all__ = ["mhc_fused_post_pre", "mhc_post", "mhc_pre", "npu_hc_post", "npu_hc_pre_v2"]
 
@@ -29,8 +29,8 @@ def _check(hc_pre_eps, hc_sinkhorn_eps, hc_post_mult_value, norm_weight, norm_ep
 
 
 def mhc_pre(residual, fn, hc_scale, hc_base, rms_eps, hc_pre_eps, hc_sinkhorn_eps, hc_post_mult_value, sinkhorn_repeat,
-            n_splits=1, n_splits_pre=32, *, norm_weight=None, norm_eps=1e-6):
-    """Open a sub-layer. ``n_splits`` and ``n_splits_pre`` are launch hints and have no effect on the values here.
+            n_splits=1, norm_weight=None, norm_eps=1e-6):
+    """Open a sub-layer. ``n_splits`` is a launch hint and has no effect on the values here.
 
     Args:
         residual: ``[..., hc, d]`` bfloat16, float16 or float32. fn: ``[(2+hc)*hc, hc*d]``, hc_scale: ``[3]``,
@@ -44,8 +44,7 @@ def mhc_pre(residual, fn, hc_scale, hc_base, rms_eps, hc_pre_eps, hc_sinkhorn_ep
         ValueError: a constant that DeepSeek-V4 does not have, or an argument outside the contract of ``mhc_pre``.
     """
     _check(hc_pre_eps, hc_sinkhorn_eps, hc_post_mult_value, norm_weight, norm_eps, rms_eps)
-    hc, d = residual.shape[-2:]
-    lead = residual.shape[:-2]
+    lead, hc, d = streams_of("mhc_pre", "residual", residual)
     y, post, comb = ops.mhc_pre(residual.reshape(-1, hc, d), fn, hc_base, hc_scale, rms_eps=rms_eps, hc_eps=hc_pre_eps,
                                 sinkhorn_iters=sinkhorn_repeat, norm_weight=norm_weight)
     return post.view(*lead, hc, 1), comb.view(*lead, hc, hc), y.view(*lead, d)
@@ -68,8 +67,7 @@ def mhc_fused_post_pre(x, residual, post_layer_mix, comb_res_mix, fn, hc_scale, 
         ValueError: as :func:`mhc_pre`.
     """
     _check(hc_pre_eps, hc_sinkhorn_eps, hc_post_mult_value, norm_weight, norm_eps, rms_eps)
-    hc, d = residual.shape[-2:]
-    lead = residual.shape[:-2]
+    lead, hc, d = streams_of("mhc_fused_post_pre", "residual", residual)
     streams, y, post, comb = ops.mhc_post_pre(
         x.reshape(-1, d), residual.reshape(-1, hc, d), post_layer_mix.reshape(-1, hc), comb_res_mix.reshape(-1, hc, hc),
         fn, hc_base, hc_scale, rms_eps=rms_eps, hc_eps=hc_pre_eps, sinkhorn_iters=sinkhorn_repeat,
