@@ -241,7 +241,7 @@ def arguments():
     (dict(positions=torch.zeros(1, dtype=torch.int32)), "positions: expected dtype int64, got int32"),
     (dict(pages=torch.zeros(2, 4, 16)), "pages: expected shape"),
     (dict(ratio=1), "ratio: expected at least 2, got 1"),
-    (dict(eps=0.0), "eps: expected a positive number, got 0"),
+    (dict(eps=0.0), "eps: expected a finite number > 0, got 0"),
 ])
 def test_refuses(change, message):
     args = {**arguments(), **change}

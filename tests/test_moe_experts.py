@@ -143,7 +143,7 @@ def test_empty(backend):
     (dict(shared_w13=torch.zeros(15, 64), shared_w2=torch.zeros(64, 7)),
      "shared_w13: expected an even number of rows"),
     (dict(shared_w13=torch.zeros(16, 64), shared_w2=torch.zeros(64, 9)), r"shared_w2: expected shape \[d=64, 8\]"),
-    (dict(limit=0.0), "limit: expected a positive number, got 0"),
+    (dict(limit=0.0), "limit: expected a number > 0, got 0"),
 ])
 def test_refuses(change, message):
     args, _ = make_inputs(2, 64, 16, 4, 2, torch.float32)

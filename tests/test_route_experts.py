@@ -91,7 +91,7 @@ def test_empty(backend):
      r"topk_ids: expected shape \[T=2, k=3\], got \[2, 2\]"),
     (dict(topk=9), "topk_ids: expected at most as many columns as there are experts, got 9"),
     (dict(topk=-1), "topk: expected at least 0, got -1"),
-    (dict(scaling=0.0), "scaling: expected a positive number, got 0"),
+    (dict(scaling=0.0), "scaling: expected a finite number > 0, got 0"),
 ])
 def test_refuses(change, message):
     args = dict(x=torch.zeros(2, 4), gate=torch.zeros(4, 8), topk=2, scaling=1.0, bias=torch.zeros(8)) | change

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "../op.h"
 
 namespace dsv4 {
@@ -15,7 +17,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), C("coff*D"), r("ratio", a.ratio), D("D"), maxpos("max_pos"), R("R"), S("S"), ring("ring"), B("B"),
       M("M"), P("P"), page("page");
   c.expect_from(2, "ratio", a.ratio);
-  c.expect(a.eps > 0, "eps", "a positive number", a.eps);
+  c.expect(a.eps > 0 && std::isfinite(a.eps), "eps", "a finite number > 0", a.eps);
   p.kv = c.in("kv", a.kv, {kF32}, {T, C});
   p.gate = c.in("gate", a.gate, {kF32}, {T, C});
   p.ape = c.in("ape", a.ape, {kF32}, {r, C});

@@ -12,7 +12,7 @@ static const Field kFields[] = {DSV4_IN(x),   DSV4_IN(topk_ids), DSV4_IN(topk_we
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), d("d"), k("k"), E("E"), inter2("2*inter"), shared2("2*shared_inter");
-  c.expect(a.limit > 0, "limit", "a positive number", a.limit);
+  c.expect(a.limit > 0, "limit", "a number > 0", a.limit);
   p.x = c.in("x", a.x, {kF32, kBF16}, {T, d});
   p.topk_ids = c.in("topk_ids", a.topk_ids, {kI32, kI64}, {T, k});
   p.topk_weights = c.in("topk_weights", a.topk_weights, {kF32}, {T, k});

@@ -14,7 +14,7 @@ static const Field kFields[] = {DSV4_IN(x),           DSV4_IN(gate),        DSV4
 
 static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), d("d"), E("E"), V("V"), k("k");
-  c.expect(a.scaling > 0 && std::isfinite(a.scaling), "scaling", "a positive number", a.scaling);
+  c.expect(a.scaling > 0 && std::isfinite(a.scaling), "scaling", "a finite number > 0", a.scaling);
   p.x = c.in("x", a.x, {kF32, kBF16}, {T, d});
   p.gate = c.in("gate", a.gate, {kF32, kBF16}, {d, E});
   c.expect((a.bias != nullptr) == (a.table == nullptr), "bias", "None exactly if there is a table",

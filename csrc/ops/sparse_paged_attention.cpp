@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
 #include "../op.h"
 
 namespace dsv4 {
@@ -26,6 +28,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   Dim T("T"), H("H"), D("D"), P("P"), page("page"), B("B"), pages("pages"), Pc("Pc"), c_page("c_page"),
       c_pages("c_pages"), k("k"), maxpos("max_pos"), R("R");
   c.expect(a.window >= 1, "window", "at least 1", a.window);
+  c.expect(std::isfinite(a.scale), "scale", "a finite number", a.scale);
   c.expect_from(0, "ratio", a.ratio);
   c.expect(a.zero_padding == 0 || a.zero_padding == 1, "zero_padding", "0 or 1", a.zero_padding);
   const bool compressed = a.ratio > 1;

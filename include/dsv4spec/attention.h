@@ -28,7 +28,7 @@ typedef struct dsv4_q_norm_rope_args {
   const DLTensor* cos_sin;   /* [max_pos, R] f32 */
   const DLTensor* positions; /* [T]          i64 */
   const DLTensor* out;       /* [T, H, D]    as q; written; may be `q` itself */
-  double eps;                /* >= 0 */
+  double eps;                /* >= 0, finite */
   int64_t zero_padding;      /* 1: padding rows of out are zeroed, 0: left as they are */
 } dsv4_q_norm_rope_args;
 DSV4_API dsv4_status dsv4_q_norm_rope(const dsv4_q_norm_rope_args* args, dsv4_stream stream);
@@ -46,7 +46,7 @@ typedef struct dsv4_swa_store_kv_args {
   const DLTensor* positions;      /* [T]           i64 */
   const DLTensor* slots;          /* [T]           i64 */
   const DLTensor* kv_pages;       /* [P, page, D]  as kv (no conversion on the way); written; page: multiple of 4 */
-  double eps;                     /* >= 0 */
+  double eps;                     /* >= 0, finite */
 } dsv4_swa_store_kv_args;
 DSV4_API dsv4_status dsv4_swa_store_kv(const dsv4_swa_store_kv_args* args, dsv4_stream stream);
 

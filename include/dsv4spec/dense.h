@@ -22,8 +22,8 @@ typedef struct dsv4_linear_args {
   const DLTensor* w;           /* [G*K, N]  f32 | bf16 */
   const DLTensor* norm_weight; /* [G*K]  f32 | bf16; may be NULL */
   const DLTensor* out;         /* [T, G*N]  f32 if x or w is, else bf16; written */
-  int64_t groups;              /* G >= 1 */
-  double eps;                  /* of the RMSNorm */
+  int64_t groups;              /* >= 1, G */
+  double eps;                  /* >= 0, finite; of the RMSNorm */
   void* workspace;
   uint64_t workspace_size; /* of dsv4_linear_workspace_size */
 } dsv4_linear_args;
@@ -44,7 +44,7 @@ typedef struct dsv4_route_experts_args {
   const DLTensor* ids;          /* [T]  i32 | i64, rows of the table */
   const DLTensor* topk_ids;     /* [T, k]  i32; written; k <= E */
   const DLTensor* topk_weights; /* [T, k]  f32; written */
-  double scaling;               /* > 0 */
+  double scaling;               /* > 0, finite */
   void* workspace;
   uint64_t workspace_size; /* of dsv4_route_experts_workspace_size */
 } dsv4_route_experts_args;

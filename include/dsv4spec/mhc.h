@@ -38,7 +38,7 @@ typedef struct dsv4_nextn_fuse_hidden_args {
   const DLTensor* e_proj_scale; /* e4m3: [ceil(d/128), ceil(d/128)] e8m0 | u8; i8: [d] f32; else NULL */
   const DLTensor* h_proj_scale; /* as e_proj_scale */
   const DLTensor* out;          /* [T, hc, d] as embeds; written */
-  double eps;                   /* >= 0 */
+  double eps;                   /* [0, 1) */
   void* workspace;
   uint64_t workspace_size;
 } dsv4_nextn_fuse_hidden_args;
@@ -64,9 +64,9 @@ typedef struct dsv4_mhc_pre_args {
   const DLTensor* y;           /* [T, d]                as residual; written */
   const DLTensor* post;        /* [T, hc]               f32; written */
   const DLTensor* comb;        /* [T, hc, hc]           f32; written */
-  double rms_eps;              /* >= 0 */
-  double hc_eps;               /* >= 0 */
-  int64_t sinkhorn_iters;      /* >= 1 */
+  double rms_eps;              /* [0, 1) */
+  double hc_eps;               /* [0, 1) */
+  int64_t sinkhorn_iters;      /* 1..1000 */
   void* workspace;
   uint64_t workspace_size;
 } dsv4_mhc_pre_args;
@@ -102,9 +102,9 @@ typedef struct dsv4_mhc_post_pre_args {
   const DLTensor* y_out;        /* [T, d]              as y; written */
   const DLTensor* post_out;     /* [T, hc]             f32; written */
   const DLTensor* comb_out;     /* [T, hc, hc]         f32; written */
-  double rms_eps;               /* >= 0 */
-  double hc_eps;                /* >= 0 */
-  int64_t sinkhorn_iters;       /* >= 1 */
+  double rms_eps;               /* [0, 1) */
+  double hc_eps;                /* [0, 1) */
+  int64_t sinkhorn_iters;       /* 1..1000 */
   void* workspace;
   uint64_t workspace_size;
 } dsv4_mhc_post_pre_args;
@@ -122,8 +122,8 @@ typedef struct dsv4_mhc_head_args {
   const DLTensor* scale;       /* [1]         f32 */
   const DLTensor* norm_weight; /* [d] f32 | bf16, or NULL: no norm */
   const DLTensor* y;           /* [T, d]      as residual; written */
-  double rms_eps;              /* >= 0 */
-  double hc_eps;               /* >= 0 */
+  double rms_eps;              /* [0, 1) */
+  double hc_eps;               /* [0, 1) */
   void* workspace;
   uint64_t workspace_size;
 } dsv4_mhc_head_args;

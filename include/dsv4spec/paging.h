@@ -34,7 +34,7 @@ typedef struct dsv4_alloc_extend_args {
   const DLTensor* num_new_pages; /* [1] i32; written */
   const DLTensor* status;        /* [1] i32 or NULL; written */
   int64_t extend_num_tokens;     /* >= 0 */
-  int64_t page_size;             /* P >= 1 */
+  int64_t page_size;             /* >= 1, P */
 } dsv4_alloc_extend_args;
 DSV4_API dsv4_status dsv4_alloc_extend(const dsv4_alloc_extend_args* args, dsv4_stream stream);
 
@@ -55,7 +55,7 @@ typedef struct dsv4_assign_draft_slots_args {
   const DLTensor* slots;         /* [B, topk*num_steps] i64; written */
   int64_t topk;                  /* >= 1 */
   int64_t num_steps;             /* >= 0 */
-  int64_t page_size;             /* P >= 1 */
+  int64_t page_size;             /* >= 1, P */
 } dsv4_assign_draft_slots_args;
 DSV4_API dsv4_status dsv4_assign_draft_slots(const dsv4_assign_draft_slots_args* args, dsv4_stream stream);
 

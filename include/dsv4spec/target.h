@@ -47,8 +47,8 @@ typedef struct dsv4_compress_kv_args {
   const DLTensor* positions;       /* [M]  i64 */
   const DLTensor* locs;            /* [M]  i64 */
   const DLTensor* pages;           /* [P, page, D]  f32 | bf16; written */
-  int64_t ratio;                   /* r >= 2; kv has coff*D columns with coff 1 or 2 */
-  double eps;                      /* of the RMSNorm */
+  int64_t ratio;                   /* >= 2, r; kv has coff*D columns with coff 1 or 2 */
+  double eps;                      /* > 0, finite; of the RMSNorm */
 } dsv4_compress_kv_args;
 DSV4_API dsv4_status dsv4_compress_kv(const dsv4_compress_kv_args* args, dsv4_stream stream);
 
@@ -96,9 +96,9 @@ typedef struct dsv4_sparse_paged_attention_args {
   const DLTensor* cos_sin;         /* [max_pos, R]  f32; may be NULL */
   const DLTensor* out;             /* [T, H, D]  as q; written */
   int64_t window;                  /* >= 1 */
-  double scale;
+  double scale;                    /* finite */
   int64_t ratio;                   /* >= 0 */
-  int64_t zero_padding;            /* 0 or 1 */
+  int64_t zero_padding;            /* 0..1 */
 } dsv4_sparse_paged_attention_args;
 DSV4_API dsv4_status dsv4_sparse_paged_attention(const dsv4_sparse_paged_attention_args* args, dsv4_stream stream);
 

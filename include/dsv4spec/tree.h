@@ -73,7 +73,7 @@ typedef struct dsv4_build_tree_args {
   const DLTensor* status;         /* [B] i32 or NULL; written */
   int64_t topk;                   /* 1..256 */
   int64_t num_steps;              /* 0..256 */
-  int64_t num_draft_tokens;       /* n: 1 .. min(256, 1 + k + (num_steps-1)*k*k); 1 for num_steps 0 */
+  int64_t num_draft_tokens;       /* 1..min(256, 1 + k + (num_steps-1)*k*k), n; 1 for num_steps 0 */
   int64_t mask_mode;              /* DSV4_TREE_MASK_* */
 } dsv4_build_tree_args;
 DSV4_API dsv4_status dsv4_build_tree(const dsv4_build_tree_args* args, dsv4_stream stream);

@@ -16,7 +16,7 @@
  * must not overlap themselves, nor an input unless the op says so. An empty problem (0 rows) is legal and writes nothing.
  *
  * -1 is the only skip marker of slots, locations and pages; page 0 is an ordinary page. slot = page * page_size +
- * offset; page ids, page sizes and ratios are below 2^31.
+ * offset; page ids are below 2^31, and so are all integer members but window.
  *
  * Scratch: an op whose struct ends in {workspace, workspace_size} has a dsv4_<op>_workspace_size(args, &bytes). It
  * reads shapes, dtypes and scalars only (no data), launches nothing and ignores the two members. The memory is the

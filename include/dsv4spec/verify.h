@@ -25,8 +25,8 @@ typedef struct dsv4_verify_positions_padding_args {
   const DLTensor* positions;     /* [T] i64 */
   const DLTensor* live_seq_lens; /* [B] i32 | i64; committed length s, <= 0: padding */
   const DLTensor* out;           /* [N] i64; written */
-  int64_t num_draft_tokens;      /* n >= 1: rows of each request */
-  int64_t ratio;                 /* r >= 0 */
+  int64_t num_draft_tokens;      /* >= 1, n: rows of each request */
+  int64_t ratio;                 /* >= 0, r */
 } dsv4_verify_positions_padding_args;
 DSV4_API dsv4_status dsv4_verify_positions_padding(const dsv4_verify_positions_padding_args* args,
                                                    dsv4_stream stream);
@@ -52,9 +52,9 @@ typedef struct dsv4_verify_metadata_args {
   const DLTensor* seqused;        /* [B] i32; written */
   const DLTensor* c4_loc;         /* as c4_positions; written */
   const DLTensor* c128_loc;       /* as c128_positions; written */
-  int64_t num_draft_tokens;       /* n >= 1 */
-  int64_t c4_page;                /* compressed entries per page; 0: no such pool */
-  int64_t c128_page;              /* compressed entries per page; 0: no such pool */
+  int64_t num_draft_tokens;       /* >= 1, n */
+  int64_t c4_page;                /* >= 0: compressed entries per page; 0: no such pool */
+  int64_t c128_page;              /* >= 0: compressed entries per page; 0: no such pool */
 } dsv4_verify_metadata_args;
 DSV4_API dsv4_status dsv4_verify_metadata(const dsv4_verify_metadata_args* args, dsv4_stream stream);
 

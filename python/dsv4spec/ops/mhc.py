@@ -55,7 +55,7 @@ def mhc_pre(residual, fn, base, scale, *, rms_eps, hc_eps, sinkhorn_iters, norm_
     Args:
         residual: ``[T, hc, d]`` float32, bfloat16 or float16; hc is 1, 2 or 4, d a multiple of 8 up to 32768.
         fn: ``[(2+hc)*hc, hc*d]`` float32. base: ``[(2+hc)*hc]`` float32. scale: ``[3]`` float32.
-        rms_eps: of the statistics of x and of the norm of y. hc_eps: see above. sinkhorn_iters: at least 1.
+        rms_eps: of the statistics of x and of the norm of y. hc_eps: see above; both in [0, 1). sinkhorn_iters: 1 to 1000.
         norm_weight: ``[d]`` float32 or bfloat16 of the RMSNorm that follows, or None.
         out: the tuple that is returned, or None to allocate.
 
