@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+import torch.nn.functional as F
 
 from dsv4spec import ops
 from dsv4spec.reference import dense as ref
@@ -60,6 +61,18 @@ def test_ties_and_nan(backend):
     assert torch.allclose(weights[1], torch.tensor(1 / 3))
     assert pushed.tolist() == [[3]] and torch.allclose(same, torch.tensor(2.0))
     assert odd.tolist() == [[0]]  # x * 0 is NaN in every product: all scores are NaN
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scores_far_from_zero(backend):
+    z = torch.tensor([[-40., -20., -5., -1e-3, -1e-20, 0., 1e-20, 1e-3, 0.7, 5., 20., 40., 100., 1e4, 1e20, 1e30, 3e38]])
+    exact = F.softplus(z.double(), threshold=100).sqrt()
+    with with_kernel(backend):
+        for i in range(z.shape[1]):  # beside one of score 1, so that neither drowns in the sum
+            chosen, weights = ops.route_experts(torch.ones(1, 1), torch.tensor([[z[0, i], 0.5413248546]]), topk=2, scaling=1.0,
+                                                bias=torch.zeros(2))
+            share = weights[0, chosen[0].tolist().index(0)].double()
+            assert torch.allclose(share, exact[0, i] / (exact[0, i] + 1), rtol=4e-7), (z[0, i], share)
 
 
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])

@@ -10,17 +10,21 @@
 
 namespace dsv4::cpu {
 
-constexpr int kColumns = 4 * W;           // of a tile: with 4 rows its sums fill half of the register file
-constexpr int64_t kGroup = 4 * kColumns;  // columns that a block of W's rows is read along: whole lines
+constexpr int kColumns = 4 * W;  // of a tile: with 4 rows its sums fill half of the register file
 constexpr int64_t kDepthBlock = 32, kRowBlock = 64;  // rows of W, and of x, in a block
+constexpr int64_t kShallow = 8, kFewRows = 2;  // so many rows of x are quicker with so few of W: memory is what they wait for
+constexpr int64_t kFar = 1 << 20;  // bytes of W that do not stay in a core's caches
+constexpr int64_t kSums = kRowBlock * 4 * kColumns;  // of a group of columns: they stay in the first or second level
 
 // sums[m][c] += x[m][k] * w[k][c] over a block of k, in order, for V vectors of columns, of which `count` are there. The
-// rest of a vector is read too where later rows of the block lie behind it, and not used.
+// rest of a vector is read too where later rows of the block lie behind it, and not used. ahead: what lies so many values
+// behind is fetched meanwhile (0: nothing).
 template <int M, int V, class Y>
-inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth, int64_t count, float* sums) {
+inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth, int64_t count, float* sums,
+                 int64_t pitch, int64_t ahead) {
   vf c[M][V];
   for (int m = 0; m < M; ++m)
-    for (int j = 0; j < V; ++j) c[m][j] = load(sums + m * kGroup + j * W);
+    for (int j = 0; j < V; ++j) c[m][j] = load(sums + m * pitch + j * W);
   auto add = [&](int64_t k, const vf* b) {
     for (int m = 0; m < M; ++m) {
       const vf a = splat(x[m * x_pitch + k]);
@@ -31,7 +35,10 @@ inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, i
   const int64_t over = V * W - count;
   const int64_t whole = over <= 0 ? depth : w_pitch > 0 ? std::max<int64_t>(depth - (over + w_pitch - 1) / w_pitch, 0) : 0;
   vf b[V];
+  constexpr int kLine = 64 / sizeof(Y);
   for (int64_t k = 0; k < whole; ++k) {
+    if (ahead)
+      for (int j = 0; j < V * W; j += kLine) __builtin_prefetch(w + k * w_pitch + j + ahead, 0, 2);
     for (int j = 0; j < V; ++j) b[j] = load(w + k * w_pitch + j * W);
     add(k, b);
   }
@@ -41,49 +48,58 @@ inline void tile(const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, i
     add(k, b);
   }
   for (int m = 0; m < M; ++m)
-    for (int j = 0; j < V; ++j) store(sums + m * kGroup + j * W, c[m][j]);
+    for (int j = 0; j < V; ++j) store(sums + m * pitch + j * W, c[m][j]);
 }
 
 template <int V, class Y>
 inline void tile_rows(int64_t rows, const float* x, int64_t x_pitch, const Y* w, int64_t w_pitch, int64_t depth,
-                      int64_t count, float* sums) {
+                      int64_t count, float* sums, int64_t pitch, int64_t ahead) {
   int64_t m = 0;
-  for (; m + 4 <= rows; m += 4) tile<4, V>(x + m * x_pitch, x_pitch, w, w_pitch, depth, count, sums + m * kGroup);
-  x += m * x_pitch, sums += m * kGroup;
-  if (rows - m == 3) tile<3, V>(x, x_pitch, w, w_pitch, depth, count, sums);
-  if (rows - m == 2) tile<2, V>(x, x_pitch, w, w_pitch, depth, count, sums);
-  if (rows - m == 1) tile<1, V>(x, x_pitch, w, w_pitch, depth, count, sums);
+  auto run = [&](auto height) {
+    constexpr int M = decltype(height)::value;
+    tile<M, V>(x + m * x_pitch, x_pitch, w, w_pitch, depth, count, sums + m * pitch, pitch, m ? 0 : ahead);
+    m += M;
+  };
+  while (m + 4 <= rows) run(std::integral_constant<int, 4>{});
+  if (rows - m == 3) run(std::integral_constant<int, 3>{});
+  if (rows - m == 2) run(std::integral_constant<int, 2>{});
+  if (rows - m == 1) run(std::integral_constant<int, 1>{});
 }
 
 // put(t, n, sums, count): columns n .. n + count - 1 of row t, for all T rows of x and N columns of w; row k of w starts at
-// w + k * w_pitch.
+// w + k * w_pitch. Few rows take long pieces of W's rows, because each lies in a page of its own.
 template <class Y, class Put>
 void products(const float* x, int64_t x_pitch, int64_t T, const Y* w, int64_t w_pitch, int64_t N, int64_t K, Put&& put) {
-  const int64_t work = kGroup * K * (sizeof(Y) + T / 8 * sizeof(float));
-  parallel((N + kGroup - 1) / kGroup, grain_for(work), [&](int64_t begin, int64_t end) {
-    alignas(64) float sums[kRowBlock * kGroup];
-    for (int64_t n = begin * kGroup; n < std::min(end * kGroup, N); n += kGroup) {
-      const int64_t columns = std::min(kGroup, N - n);
+  const int64_t work = kColumns * K * (sizeof(Y) + T / 8 * sizeof(float));
+  const int64_t deep = T <= kFewRows ? kShallow : kDepthBlock;
+  const bool fetch = K * N * static_cast<int64_t>(sizeof(Y)) >= kFar;
+  const int64_t group = kSums / std::min(std::max<int64_t>(T, 1), kRowBlock) / kColumns * kColumns;
+  parallel((N + kColumns - 1) / kColumns, grain_for(work), [&](int64_t begin, int64_t end) {
+    alignas(64) float sums[kSums];
+    const int64_t last = std::min(end * kColumns, N);
+    for (int64_t n = begin * kColumns; n < last; n += group) {
+      const int64_t columns = std::min(group, last - n), pitch = (columns + W - 1) / W * W;
       for (int64_t t0 = 0; t0 < T; t0 += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, T - t0);
-        std::fill_n(sums, rows * kGroup, 0.0f);
-        for (int64_t k = 0; k < K; k += kDepthBlock)
+        std::fill_n(sums, rows * pitch, 0.0f);
+        for (int64_t k = 0; k < K; k += deep) {
+          const int64_t ahead = fetch && t0 == 0 && k + 2 * deep <= K ? deep * w_pitch : 0;
           for (int64_t c = 0; c < columns; c += kColumns) {
-            const int64_t count = std::min<int64_t>(columns - c, kColumns), depth = std::min(kDepthBlock, K - k);
+            const int64_t count = std::min<int64_t>(columns - c, kColumns), depth = std::min(deep, K - k);
             auto run = [&](auto vectors) {
               tile_rows<decltype(vectors)::value>(rows, x + t0 * x_pitch + k, x_pitch, w + k * w_pitch + n + c, w_pitch,
-                                                  depth, count, sums + c);
+                                                  depth, count, sums + c, pitch, ahead);
             };
             if (count > 3 * W) run(std::integral_constant<int, 4>{});
             else if (count > 2 * W) run(std::integral_constant<int, 3>{});
             else if (count > W) run(std::integral_constant<int, 2>{});
             else run(std::integral_constant<int, 1>{});
           }
-        for (int64_t t = 0; t < rows; ++t) put(t0 + t, n, sums + t * kGroup, columns);
+        }
+        for (int64_t t = 0; t < rows; ++t) put(t0 + t, n, sums + t * pitch, columns);
       }
     }
   });
 }
-
 
 }  // namespace dsv4::cpu

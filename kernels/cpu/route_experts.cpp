@@ -15,7 +15,22 @@ int64_t x_floats(const Params& p) { return p.x.dtype == kF32 ? 0 : p.T * p.d; } 
 
 uint64_t workspace_size(const Params& p) { return (p.T * p.E + x_floats(p)) * sizeof(float); }
 
-float score_of(float z) { return std::sqrt(std::fmax(z, 0.0f) + std::log1p(std::exp(-std::fabs(z)))); }
+// log(1 + u) for u in [0, 1] as 2 atanh(u / (2 + u)): its argument is at most 1/3, so that eight terms are enough for fp32.
+vf log1p(vf u) {
+  const vf s = u / (2.0f + u), q = s * s;
+  vf p = splat(2.0f / 15);
+  for (int n = 13; n >= 1; n -= 2) p = p * q + 2.0f / n;
+  return p * s;
+}
+
+// score[i] = sqrt(log(1 + exp(z[i]))), in place.
+void to_scores(float* z, int64_t count) {
+  for_vectors(count, [&](int64_t i, int n) {
+    const vf x = load_some(z + i, n), size = vmax(x, -x);
+    store_some(z + i, vmax(splat(0.0f), x) + log1p(vexp(-size)), n);  // NaN stays NaN in vexp
+  });
+  for (int64_t i = 0; i < count; ++i) z[i] = std::sqrt(z[i]);
+}
 
 // Is a chosen before b, both with their expert number? NaN counts as the largest.
 bool before(float a, int64_t i, float b, int64_t j) {
@@ -62,10 +77,11 @@ void run(const Params& p, float* scores) {
       if (p.table) {
         for (int64_t i = 0; i < p.k; ++i) {
           ids[i] = static_cast<int32_t>(int_at(p.table, int_at(p.ids, t), i));
-          weights[i] = score_of(score[ids[i]]);
+          weights[i] = score[ids[i]];
         }
+        to_scores(weights, p.k);
       } else {
-        for (int64_t e = 0; e < p.E; ++e) score[e] = score_of(score[e]);
+        to_scores(score, p.E);
         choose(p, score, ids);
         for (int64_t i = 0; i < p.k; ++i) weights[i] = score[ids[i]];
       }

@@ -130,7 +130,8 @@ def compress_kv(c):
     return args, dict(ratio=c.ratio, eps=1e-6)
 
 
-@spec("B rows IH ID topk R page length dtype", "B={B} rows={rows} length={length}", math="dtype",
+# Its rotated queries are float32, so that is how it multiplies.
+@spec("B rows IH ID topk R page length dtype", "B={B} rows={rows} length={length}",
       read="e*B*rows*IH*ID + 4*B*rows*IH + e*B*(length//4)*ID + 4*B*(length//4//page + 3) + 4*R*B*rows",
       write="4*B*rows*topk", flops="2*B*rows*IH*(ID + 1)*(length//4)")
 def lightning_index(c):
@@ -169,8 +170,8 @@ def moe_experts(c):
             dict(limit=10.0, shared_w13=weights(2 * c.shared, c.d), shared_w2=weights(c.d, c.shared)))
 
 
-# The projections of a layer's input, and the router. Weights are (in, out).
-@spec("T d inter dtype", "T={T}", math="dtype", read="e*T*d + e*d*inter", write="e*T*inter", flops="2*T*d*inter")
+# The projections of a layer's input, and the router: float32 products whatever the dtypes are. Weights are (in, out).
+@spec("T d inter dtype", "T={T}", read="e*T*d + e*d*inter", write="e*T*inter", flops="2*T*d*inter")
 def linear(c):
     return (c.random(c.T, c.d), c.random(c.d, c.inter, scale=c.d ** -0.5)), {}
 
