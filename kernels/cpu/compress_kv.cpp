@@ -4,6 +4,7 @@
 // A work item is one entry: coff*r candidates of D channels, a softmax per channel; then one row. Bound by memory.
 // Contract: include/dsv4spec/target.h.
 #include <algorithm>
+#include <cfloat>
 
 #include "packed_rows.h"
 #include "rmsnorm.h"
@@ -28,49 +29,64 @@ Candidate candidate(const Params& p, const PackedRequest& r, int64_t position, i
   return {row + column, row + p.coff * p.D + column, nullptr};
 }
 
-inline vf score_of(const Candidate& c, int64_t d, int n) {
-  const vf s = load_some(c.score + d, n);
-  return c.ape ? s + load_some(c.ape + d, n) : s;
-}
-
-// The candidates of group w: those of the group before, if there are two a position, then its own.
+// The candidates of group w: those of the group before, if there are two a position, then its own. Some at the start may
+// lie before position 0: those before `begin`.
 struct Group {
   const Params& p;
-  const PackedRequest& r;
-  int64_t first, size;  // position of the first one, which may lie before 0; number
+  PackedRequest r;
+  int64_t first, begin, size;  // position of the first one; numbers
   Group(const Params& params, const PackedRequest& request, int64_t w)
-      : p(params), r(request), first((w + 1 - params.coff) * params.ratio), size(params.coff * params.ratio) {}
-
-  Candidate operator[](int64_t i) const {
-    return candidate(p, r, first + i, p.coff == 2 && i >= p.ratio ? p.D : 0);
-  }
-  template <class Fn>
-  void for_each(Fn&& fn) const {
-    for (int64_t i = first < 0 ? -first : 0; i < size; ++i) fn((*this)[i], i);
-  }
+      : p(params), r(request), first((w + 1 - params.coff) * params.ratio), begin(first < 0 ? -first : 0),
+        size(params.coff * params.ratio) {}
+  Candidate operator[](int64_t i) const { return candidate(p, r, first + i, p.coff == 2 && i >= p.ratio ? p.D : 0); }
 };
 
-// entry[0, D): the softmax-weighted sum of the candidates of group w. Candidates come row by row, as they lie in memory;
-// the sums of all channels stay in the first-level cache.
-void mix(const Params& p, const PackedRequest& r, int64_t w, float* entry) {
-  constexpr int64_t kAhead = 2;  // candidates: rows are too short for the processor to foresee the next one
+alignas(64) const float kNoApe[kMaxHeadSize] = {};
+
+// entry[0, D): the softmax-weighted sum of a group's candidates, in steps of kStep rows. Every row lies in a page of its
+// own: several are read side by side, once, while the next step's, or the next group's first ones, are fetched.
+void mix(const Group& group, const Group& next, float* entry) {
+  constexpr int kStep = 8;
+  const Params& p = group.p;
   alignas(64) float top[kMaxHeadSize + W], sum[kMaxHeadSize + W];
-  for (int64_t d = 0; d < p.D; d += W) store(top + d, splat(-INFINITY)), store(sum + d, vf{}), store(entry + d, vf{});
-  const Group group(p, r, w);
-  group.for_each([&](const Candidate& c, int64_t i) {
-    if (i + kAhead < group.size) {
-      const Candidate next = group[i + kAhead];
-      for (int64_t d = 0; d < p.D; d += 16) __builtin_prefetch(next.score + d), __builtin_prefetch(next.kv + d, 0, 2);
+  for (int64_t d = 0; d < p.D; d += W) store(top + d, splat(-FLT_MAX)), store(sum + d, vf{}), store(entry + d, vf{});
+  for (int64_t i = group.begin; i < group.size; i += kStep) {
+    const int count = static_cast<int>(std::min<int64_t>(group.size - i, kStep));
+    Candidate step[kStep], ahead[kStep];
+    for (int k = 0; k < count; ++k) {
+      step[k] = group[i + k];
+      const int64_t a = i + k + kStep;
+      ahead[k] = a < group.size ? group[a] : next[std::min(next.begin + a - group.size, next.size - 1)];
     }
-    for_vectors(p.D, [&](int64_t d, int n) { store(top + d, vmax(score_of(c, d, n), load(top + d))); });
-  });
-  group.for_each([&](const Candidate& c, int64_t) {
-    for_vectors(p.D, [&](int64_t d, int n) {
-      const vf e = vexp(score_of(c, d, n) - load(top + d));
-      store(sum + d, load(sum + d) + e);
-      store(entry + d, load(entry + d) + e * load_some(c.kv + d, n));
-    });
-  });
+    const bool plain = std::all_of(step, step + count, [](const Candidate& c) { return !c.ape; });
+    for (int k = 0; k < count; ++k)
+      if (!step[k].ape) step[k].ape = kNoApe;
+    auto run = [&](auto with_ape, auto rows) {
+      for_vectors(p.D, [&](int64_t d, int n) {
+        const int m = decltype(rows)::value ? decltype(rows)::value : count;
+        const vf before = load(top + d);
+        vf score[kStep], t = before;
+        for (int k = 0; k < m; ++k) {
+          __builtin_prefetch(ahead[k].score + d, 0, 2), __builtin_prefetch(ahead[k].kv + d, 0, 2);
+          score[k] = load_some(step[k].score + d, n);
+          if (decltype(with_ape)::value) score[k] = score[k] + load_some(step[k].ape + d, n);
+          t = vmax(score[k], t);
+        }
+        const vf alpha = vexp(before - t);
+        vf s = load(sum + d) * alpha, e = load(entry + d) * alpha;
+        for (int k = 0; k < m; ++k) {
+          const vf x = vexp(score[k] - t);
+          s = s + x;
+          e = e + x * load_some(step[k].kv + d, n);
+        }
+        store(top + d, t), store(sum + d, s), store(entry + d, e);
+      });
+    };
+    constexpr std::integral_constant<int, kStep> whole{};
+    if (count < kStep) run(std::true_type{}, std::integral_constant<int, 0>{});
+    else if (plain) run(std::false_type{}, whole);
+    else run(std::true_type{}, whole);
+  }
   for_vectors(p.D, [&](int64_t d, int n) { store_some(entry + d, load(entry + d) / load(sum + d), n); });
   if (p.D % W) std::fill(entry + p.D, entry + (p.D + W - 1) / W * W, 0.0f);  // what the norm may read
 }
@@ -88,6 +104,26 @@ void finish(const Params& p, float* entry, int64_t m, Turn& turn) {
   });
 }
 
+// Entry m of the call: the group that its request completes with it. `m` counts over all requests.
+struct Entries {
+  const Params& p;
+  int64_t b = -1, m = -1, w = 0, last = -1;  // last: the number of the last group that request b completes
+  PackedRequest r{};
+
+  explicit Entries(const Params& params) : p(params) {}
+  bool next() {  // to the next entry that has a place
+    do {
+      while (w >= last) {
+        if (++b >= p.B) return false;
+        r = packed_request(p, b);
+        w = r.committed() / p.ratio - 1, last = r.length > 0 ? r.length / p.ratio - 1 : w;
+      }
+      ++w, ++m;
+    } while (*p.locs.at<int64_t>(m) < 0);
+    return true;
+  }
+};
+
 template <class T>
 void make_entries(const Params& p) {
   const int64_t bytes = p.coff * p.ratio * p.D * 4 * sizeof(float);
@@ -95,35 +131,42 @@ void make_entries(const Params& p) {
     alignas(64) float entry[kMaxHeadSize + W] = {};
     Turn turn;
     for (int i = 0; i < kMaxHeadSize; ++i) turn.c[i] = turn.s[i] = 0.0f;
-    int64_t m = 0;  // number of the request's first entry
-    for (int64_t b = 0; b < p.B && m < end; ++b) {
-      const PackedRequest r = packed_request(p, b);
-      if (r.length == 0) continue;
-      const int64_t w0 = r.committed() / p.ratio, made = r.length / p.ratio - w0;
-      for (int64_t i = m < begin ? begin - m : 0; i < made && m + i < end; ++i) {
-        if (*p.locs.at<int64_t>(m + i) < 0) continue;
-        mix(p, r, w0 + i, entry);
-        finish<T>(p, entry, m + i, turn);
-      }
-      m += made;
+    Entries at(p);
+    bool more = at.next();
+    while (more && at.m < begin) more = at.next();
+    while (more && at.m < end) {
+      const Group group(p, at.r, at.w);
+      const int64_t m = at.m;
+      more = at.next();
+      mix(group, more ? Group(p, at.r, at.w) : group, entry);
+      finish<T>(p, entry, m, turn);
     }
   });
 }
 
 void keep_rows(const Params& p) {
   const int64_t width = p.coff * p.D;
+  const bool past_caches = whole_vectors<float>(p.state) && p.D % W == 0 &&
+                           4 * p.T * width * static_cast<int64_t>(sizeof(float)) >= kStreamedBytes;
   parallel(p.T, grain_for(4 * width * sizeof(float)), [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const PackedRequest r = request_of_row(p, t);
       const int64_t position = r.committed() + t - r.start;
       if (r.length == 0 || position < r.length - p.ring) continue;
       float* row = p.state.at<float>(*p.rows.at<int64_t>(r.b), position % p.ring);
-      const float *gate = p.gate.at<float>(t), *ape = p.ape.at<float>(position % p.ratio);
-      std::memcpy(row, p.kv.at<float>(t), width * sizeof(float));
+      const float *kv = p.kv.at<float>(t), *gate = p.gate.at<float>(t), *ape = p.ape.at<float>(position % p.ratio);
       for_vectors(width, [&](int64_t d, int n) {
-        store_some(row + width + d, load_some(gate + d, n) + load_some(ape + d, n), n);
+        const vf score = load_some(gate + d, n) + load_some(ape + d, n);
+        if (past_caches) {
+          stream(row + d, load(kv + d));
+          stream(row + width + d, score);
+        } else {
+          store_some(row + d, load_some(kv + d, n), n);
+          store_some(row + width + d, score, n);
+        }
       });
     }
+    if (past_caches) end_of_stream();
   });
 }
 

@@ -28,16 +28,26 @@ inline int64_t grain_for(int64_t bytes_per_item) {
   return g > 1 ? g : 1;
 }
 
-// Does simd.h's stream() suit this result: whole vectors, aligned, and more than the caches keep until it is read?
+// Do rows of this result consist of whole, aligned vectors, as simd.h's stream() writes them?
+template <class T>
+inline bool whole_vectors(const TensorView& out) {
+  const int rank = out.ndim;
+  bool whole = reinterpret_cast<uintptr_t>(out.data) % (W * sizeof(T)) == 0 && out.shape[rank - 1] % W == 0;
+  for (int i = 0; i + 1 < rank; ++i) whole = whole && out.stride[i] % W == 0;
+  return whole;
+}
+
+// Does stream() suit this result: more than the caches keep until it is read?
 template <class T>
 inline bool streamable(const TensorView& out) {
-  const int rank = out.ndim;
   int64_t count = 1;
-  bool aligned = reinterpret_cast<uintptr_t>(out.data) % (W * sizeof(T)) == 0 && out.shape[rank - 1] % W == 0;
-  for (int i = 0; i < rank; ++i) count *= out.shape[i];
-  for (int i = 0; i + 1 < rank; ++i) aligned = aligned && out.stride[i] % W == 0;
-  return aligned && count * static_cast<int64_t>(sizeof(T)) >= (int64_t{16} << 20);
+  for (int i = 0; i < out.ndim; ++i) count *= out.shape[i];
+  return whole_vectors<T>(out) && count * static_cast<int64_t>(sizeof(T)) >= (int64_t{16} << 20);
 }
+
+// Rows that are kept for later calls are read again only after the other layers have used the caches: so many bytes, read
+// and written, and more go past them.
+constexpr int64_t kStreamedBytes = 128 * 1024;
 
 // Writes "argument: expected RULE, got VALUE" and returns the status to give back.
 template <class... Values>

@@ -11,8 +11,7 @@
 namespace dsv4::cpu {
 namespace {
 
-constexpr int64_t kAhead = 4;                   // rows that are fetched early
-constexpr int64_t kStreamedBytes = 128 * 1024;  // moved, from which on rows are written past the caches
+constexpr int64_t kAhead = 4;  // rows that are fetched early
 
 int64_t value_bytes(const MoveAcceptedKvParams& p) { return p.kv_pages.dtype == kF32 ? 4 : 2; }
 int64_t row_bytes(const MoveAcceptedKvParams& p) { return p.D * value_bytes(p); }
@@ -52,7 +51,6 @@ int32_t launch(const MoveAcceptedKvParams& p, const Launch& launch) {
   const int64_t bytes = row_bytes(p);
   char* scratch = static_cast<char*>(launch.workspace);
   const int64_t slice = std::max<int64_t>(64, (bytes / g_host->num_threads() + 63) / 64 * 64);
-  // Many rows are read again only after the other layers' caches: whole lines are written without being read first.
   const int64_t line = 64, size = value_bytes(p);
   const bool past_caches = 2 * p.M * bytes >= kStreamedBytes && bytes % line == 0 &&
                            reinterpret_cast<uintptr_t>(p.kv_pages.data) % line == 0 &&

@@ -179,9 +179,14 @@ inline void store_n(T* p, vf v, int n) {
   std::memcpy(p, buffer, n * sizeof(T));
 }
 
+// a > b ? a : b, so b if one of them is NaN.
 inline vf vmax(vf a, vf b) {
+#if defined(__AVX512F__)  // the instruction; the compiler makes a comparison and a selection of the other
+  return reinterpret_cast<vf>(_mm512_maskz_max_ps(0xffff, reinterpret_cast<__m512>(a), reinterpret_cast<__m512>(b)));
+#else
   const vi m = a > b;
   return reinterpret_cast<vf>((reinterpret_cast<vi>(a) & m) | (reinterpret_cast<vi>(b) & ~m));
+#endif
 }
 // Pairwise, so that the order (and the bits) do not depend on anything but W.
 inline float hsum(vf v) {
@@ -208,7 +213,12 @@ inline float hsum(vf v) {
 
 // e^x, relative error below 2e-7 on [-87, 88]; underflows to 0, overflows to inf, NaN stays.
 inline vf vexp(vf x) {
+#if defined(__AVX512F__)
+  const __m512 below = _mm512_maskz_min_ps(0xffff, _mm512_set1_ps(89.0f), reinterpret_cast<__m512>(x));  // NaN stays
+  const vf clamped = reinterpret_cast<vf>(_mm512_maskz_max_ps(0xffff, _mm512_set1_ps(-104.0f), below));
+#else
   const vf clamped = vmax(splat(-104.0f), -vmax(-x, splat(-89.0f)));
+#endif
   const vf scaled = clamped * 1.44269504088896341f;
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23: rounds to the nearest integer
   const vf n = (scaled + magic) - magic;
@@ -221,6 +231,9 @@ inline vf vexp(vf x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_maskz_scalef_ps(0xffff, reinterpret_cast<__m512>(p), reinterpret_cast<__m512>(n)));
+#else
   // 2^n in two factors reaches subnormals and infinity without a special case.
   const vi whole = __builtin_convertvector(n, vi);
   const vi half = whole >> 1;
@@ -229,6 +242,7 @@ inline vf vexp(vf x) {
   const vf e = p * a * b;
   const vi is_nan = x != x;
   return reinterpret_cast<vf>((reinterpret_cast<vi>(x) & is_nan) | (reinterpret_cast<vi>(e) & ~is_nan));
+#endif
 }
 
 }  // namespace dsv4::cpu
