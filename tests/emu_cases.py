@@ -67,7 +67,8 @@ for T, hc, d, dtype in ((1, 4, 136, BF16), (3, 2, 264, F32), (5, 1, 1032, BF16),
 
 for T, hc, d, dtype, kind in ((3, 4, 136, BF16, "bfloat16"), (1, 2, 8, F32, "float32"), (2, 1, 264, BF16, "fp8"),
                               (5, 4, 144, BF16, "int8"), (9, 4, 72, F32, "fp8_e8m0"), (2, 2, 1040, BF16, "bfloat16"),
-                              (3, 2, 72, BF16, "float32"), (2, 4, 136, F32, "bfloat16"), (1, 4, 264, F32, "int8")):
+                              (3, 2, 72, BF16, "float32"), (2, 4, 136, F32, "bfloat16"), (1, 4, 264, F32, "int8"),
+                              (1, 4, 1040, BF16, "int8")):
     add("nextn_fuse_hidden", f"{T}x{hc}x{d} {str(dtype)[6:]} {kind}",
         lambda T=T, hc=hc, d=d, dtype=dtype, kind=kind: fuse_inputs(T, hc, d, dtype, kind))
 

@@ -106,19 +106,21 @@ def swa_paged_attention(T):  # two requests of T rows; a key once a block of 16 
         q, pages, table, rows, lens, window=WINDOW, scale=0.04, sink=f32(HEADS), cos_sin=turn, out=out))
 
 
-@case
-def move_accepted_kv(T):  # 4 * T rows; the slots once a block of 32 bytes of all rows
-    M, pages = 4 * T, random(8, PAGE, HEAD)
-    src, dst = aligned(torch.arange(M) + 3), aligned(torch.arange(M) + 1)
-    return (M * (4 * HEAD + 16 * (2 * HEAD // 32)), lambda: ops.move_accepted_kv(pages, src, dst))
+def move_accepted_kv(M):
+    pages = random(2 * -(-M // PAGE) + 1, PAGE, HEAD)
+    src, dst = aligned(torch.arange(M) + 3), aligned(torch.arange(M) + M // 2)
+    return M * (4 * HEAD + 16), lambda: ops.move_accepted_kv(pages, src, dst)
+
+
+for M in (4, 16, 256):  # of 1 request, of 4 and of 64 with 4 rows each
+    CASES[f"move_accepted_kv {M} rows"] = lambda M=M: move_accepted_kv(M)
 
 
 def fuse(weight, scale, size):
-    """The weights once; the rows by each of 128 blocks, which make the norms themselves."""
     embeds, hidden, norms = random(1, D_MODEL), random(1, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
-    scales = {} if scale is None else dict(e_proj_scale=scale, h_proj_scale=scale)
-    rows = 2 * D_MODEL * (1 + HC)
-    return (2 * size * D_MODEL ** 2 + 128 * rows + 2 * D_MODEL * (HC + 2), lambda: ops.nextn_fuse_hidden(
+    scales = {} if scale is None else dict(e_proj_scale=scale, h_proj_scale=scale.clone())
+    small = 0 if scale is None else 8 * D_MODEL
+    return (2 * size * D_MODEL ** 2 + small + 2 * D_MODEL * (1 + 2 * HC + 2), lambda: ops.nextn_fuse_hidden(
         embeds, hidden, *norms, weight, weight.clone(), eps=1e-6, **scales, out=random(1, HC, D_MODEL)))
 
 

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mhc_pre, mhc_post_pre and mhc_head on clusters of blocks: one launch, and the bits of the two launches that devices
-without clusters take, whatever the number of tokens."""
+"""Ops on clusters of blocks: one launch, and the bits of what devices without clusters do, whatever the number of
+tokens."""
 import pytest
 import torch
 from emu_util import Emulator, library
 from test_mhc_head import make_inputs as head_inputs
 from test_mhc_pre import make_inputs as pre_inputs
+from test_move_accepted_kv import make as moves
+from test_nextn_fuse_hidden import make_inputs as fuse_inputs
 from util import bits, rng
 
 from dsv4spec import ops, use_backend
@@ -82,3 +84,31 @@ def test_what_does_not_fit_takes_two_launches(emu):
     for T, hc, d, dtype in ((1, 4, 4104, torch.bfloat16), (2, 2, 136, torch.bfloat16), (2, 4, 136, torch.float32)):
         _, launches = run(emu, "mhc_pre", pre_inputs(T, hc, d, dtype), dict(SITE, sinkhorn_iters=2))
         assert sum(launches.values()) == 2 and "mhc_cluster" not in launches
+
+
+@pytest.mark.parametrize("T, hc, d, kind", [(2, 4, 2064, "int8"), (1, 4, 1032, "bfloat16"), (5, 1, 1040, "fp8")])
+def test_fusing_few_tokens_in_one_launch(emu, T, hc, d, kind):
+    """Parts of k meet in the cluster, in the order in which the last block adds them elsewhere, and in a large batch."""
+    args, kwargs = fuse_inputs(T, hc, d, torch.bfloat16, kind)
+    one, launches = run(emu, "nextn_fuse_hidden", args, kwargs)
+    assert launches == {"fuse_mma_kernel": 1}
+    (two,), _ = run(emu, "nextn_fuse_hidden", args, kwargs, capability=80)
+    many = [torch.cat([a] * 9) for a in args[:2]]
+    (wide,), launches = run(emu, "nextn_fuse_hidden", (*many, *args[2:]), kwargs)
+    assert launches == {"fuse_rms_kernel": 1, "fuse_mma_kernel": 1}
+    assert torch.equal(bits(one[0]), bits(two)) and torch.equal(bits(one[0]), bits(wide[:T]))
+
+
+def test_rows_are_moved_by_clusters(emu):
+    """Slots are read once for 128 bytes of a row. Every source is read before any block writes."""
+    for rows, clusters in ((32, {1: 8}), (33, {8: 64}), (250, {8: 64})):
+        pool, src, dst = moves(9, 64, 512, rows, torch.bfloat16)
+        want = pool.clone().flatten(0, 1)
+        kept = (src >= 0) & (dst >= 0)
+        want[dst[kept]] = pool.flatten(0, 1)[src[kept]]
+        emu.clear()
+        with use_backend("cuda_emu"):
+            ops.move_accepted_kv(pool, src, dst)
+        (counters,) = emu.counters().values()
+        assert {counters.get("cluster", 1): counters["grid"][0]} == clusters
+        assert torch.equal(bits(pool.flatten(0, 1)), bits(want))

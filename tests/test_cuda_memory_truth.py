@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory-bound CUDA kernels move what they must, and little more: 32-byte sectors as counted by the shadow flavour of the
-emulator, against the bytes of each op's formula (memory_truth.py states them, and what they leave out).
+emulator, against the bytes of each op's formula: every byte once, but for what memory_truth.py states beside it.
 
 ``cuda_memory_truth.json`` holds the figures; ``python tests/test_cuda_memory_truth.py`` writes it. Of each case:
 ``sectors``, different ones of each block, so what leaves the L1 at best, and ``warp_sectors``, all that warps ask for, both

@@ -16,7 +16,7 @@ class ClusterLaunch {
     attribute_.id = cudaLaunchAttributeClusterDimension;
     attribute_.val.clusterDim.x = cluster, attribute_.val.clusterDim.y = attribute_.val.clusterDim.z = 1;
     if (cluster > kPortable) error_ = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (error_ == cudaSuccess)
+    if (error_ == cudaSuccess && smem > kDefaultSmem)  // less would lower it, for launches of other sizes
       error_ = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem));
   }
   ClusterLaunch(const ClusterLaunch&) = delete;
@@ -58,6 +58,26 @@ inline int active_clusters(const void* kernel, unsigned cluster, unsigned thread
     return clusters;
   cudaGetLastError();  // the answer is "none", not an error of the next launch
   return 0;
+}
+
+// Answers of active_clusters for one kernel, whose threads and shared memory are always the same.
+struct KnownClusters {
+  static constexpr int kDevices = 64, kMost = 16;
+  std::atomic<int> answer[kDevices][kMost + 1];  // + 1; 0: not asked
+};
+
+// active_clusters, asked once a device and size of cluster.
+inline int clusters_at_once(KnownClusters& known, const void* kernel, unsigned cluster, unsigned threads, size_t smem) {
+#if !defined(CUDA_EMU)  // whose device may change
+  int device = 0;
+  if (cudaGetDevice(&device) == cudaSuccess && device < KnownClusters::kDevices) {
+    std::atomic<int>& answer = known.answer[device][cluster];
+    if (!answer) answer = active_clusters(kernel, cluster, threads, smem) + 1;
+    return answer - 1;
+  }
+#endif
+  static_cast<void>(known);
+  return active_clusters(kernel, cluster, threads, smem);
 }
 
 }  // namespace dsv4::cuda

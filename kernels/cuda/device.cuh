@@ -8,6 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+namespace dsv4::cuda {
+constexpr size_t kDefaultSmem = 48 * 1024;  // more dynamic shared memory has to be asked for, kernel by kernel
+}
+
 #if defined(__CUDACC__)
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -19,8 +23,6 @@
   T* name = reinterpret_cast<T*>(dsv4_dynamic_smem)
 
 namespace dsv4::cuda {
-
-constexpr size_t kDefaultSmem = 48 * 1024;  // more dynamic shared memory has to be asked for, kernel by kernel
 
 template <class... P, class... A>
 inline cudaError_t launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, cudaStream_t stream, A&&... args) {

@@ -6,16 +6,15 @@
 // and rounded, to one of two buffers while the stage before is multiplied. Weights are the M side of the
 // products (a warp's 16 channels), rows the N side, so one token of four streams fills half a tile instead of
 // a quarter. The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The
-// parts of k are added in their order, by the last block of an output tile to come there or by the one that does all
-// of them. Parts depend on d alone, and every output is summed alike in every tile shape: bits do not depend on the
+// parts of k are added in their order (fuse_parts.cuh): by the last block of an output tile to come there, by the one
+// that does all of them, or by the blocks of a cluster. Parts depend on d alone, and every output is summed alike in every tile shape: bits do not depend on the
 // batch.
 #pragma once
+#include "fuse_parts.cuh"
 #include "fuse_tile.cuh"
 
 namespace dsv4::cuda {
 
-constexpr int kFuseThreads = 256;
-constexpr int kFuseChannels = 128;  // of a block: the rows of a scale block of e4m3
 constexpr int kStageBytes = kFuseChannels * kStageRowBytes;
 
 template <Dtype kWeight, int NJ>
@@ -29,7 +28,7 @@ struct FuseShape {
   static constexpr int kRowVectors = kDepth / 8;
   static constexpr int kRowsAtOnce = kFuseThreads / kRowVectors;
   static constexpr int kVectors = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;  // a thread's, of a stage of rows
-  static constexpr int kSmem = kStages * kStageBytes + 2 * kRows * kRowBytes + 2 * kRows * 4;
+  static constexpr int kSmem = kStages * kStageBytes + 2 * kRows * kRowBytes + 2 * kRows * 4 * (NJ == 1 ? 2 : 1);
   static constexpr int kSums = kRows * kFuseChannels * 4;  // more, for a block that does all parts
 };
 
@@ -95,51 +94,29 @@ struct RowsInFlight {
   }
 };
 
-// Adds the parts of this block's outputs, [part][row][channel], and writes them.
-DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_count, int64_t part_size,
-                            int64_t row0, int rows, int channel0) {
-  for (int i = threadIdx.x; i < rows * (kFuseChannels / 4); i += kFuseThreads) {
-    const int row = i / (kFuseChannels / 4), channel = channel0 + i % (kFuseChannels / 4) * 4;
-    if (channel >= v.d) continue;
-    float4 sum = *reinterpret_cast<const float4*>(parts + i * 4);
-#pragma unroll 4
-    for (int p = 1; p < part_count; ++p) {
-      const float4 more = *reinterpret_cast<const float4*>(parts + p * part_size + i * 4);
-      sum.x += more.x, sum.y += more.y, sum.z += more.z, sum.w += more.w;
-    }
-    const int64_t r = row0 + row;
-    bf16* out = static_cast<bf16*>(v.out) + (r >> v.hc_log2) * v.out_t +
-                (r & ((1 << v.hc_log2) - 1)) * v.out_i + channel;
-    if (v.out_vector) {
-      *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(sum.x, sum.y), pack_bf16(sum.z, sum.w));
-    } else {
-      out[0] = from_float<bf16>(sum.x), out[1] = from_float<bf16>(sum.y);
-      out[2] = from_float<bf16>(sum.z), out[3] = from_float<bf16>(sum.w);
-    }
-  }
-}
-
 // Grid: (chunks of kRows / hc tokens, tiles of channels, parts of k), a part with room for `row_room` rows. With
 // `parts` > 0 a block does so many, one after the other, their sum in shared memory: many rows fill the device without
-// the split. Both add the same numbers in the same order.
+// the split. Few rows (NJ 1) of a device with clusters: a cluster of the parts along x, and no others. All add the same
+// numbers in the same order.
 template <Dtype kWeight, int NJ>
 __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
-    fuse_mma_kernel(FuseView v, int parts, int part_depth, int row_room) {
+    fuse_mma_kernel(FuseView v, int parts, int row_room) {
   using S = FuseShape<kWeight, NJ>;
   DYN_SMEM(unsigned char, stages);
   unsigned char* buffers = stages + S::kStages * kStageBytes;
   float* inverse_rms = reinterpret_cast<float*>(buffers + 2 * S::kRows * S::kRowBytes);  // [2][kRows]
-  __shared__ int last;
+  float* squares = inverse_rms + 2 * S::kRows;  // the same, in a cluster: of this block's part
 
+  const bool cluster = NJ == 1 && cluster_size() > 1;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
+  const int64_t t0 = cluster ? 0 : static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
   const int64_t left = v.T - t0;
   const int tokens = left < S::kRows >> v.hc_log2 ? static_cast<int>(left) : S::kRows >> v.hc_log2;
   const int channel0 = blockIdx.y * kFuseChannels;
   const int channel = channel0 + warp * 16 + lane / 4;  // and channel + 8
   const bool busy = channel0 + warp * 16 < v.d;
-  int k0 = blockIdx.z * part_depth;
-  auto steps_of = [&](int k) { return ((k + part_depth < v.d ? part_depth : v.d - k) + S::kDepth - 1) / S::kDepth; };
+  int k0 = (cluster ? cluster_rank() : blockIdx.z) * v.depth;
+  auto steps_of = [&](int k) { return ((k + v.depth < v.d ? v.depth : v.d - k) + S::kDepth - 1) / S::kDepth; };
   int steps = steps_of(k0);  // of one side of the part
 
   auto side_of = [&](int step) { return step >= steps ? 1 : 0; };
@@ -170,7 +147,9 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     }
   };
   first_weights();
-  if (NJ == 1) {  // few rows: every block norms them itself while the first weights are under way
+  if (cluster) {  // while the first weights are under way
+    cluster_inverse_rms<S::kRows>(inverse_rms, squares, v, tokens, k0);
+  } else if (NJ == 1) {  // few rows: every block norms them itself
     for (int r = warp; r < tokens + rows_of(1); r += kFuseThreads / kWarp) {
       const int side = r >= tokens, row = side ? r - tokens : r;
       const float q = fuse_inverse_rms<bf16>(v, side, first_row(side) + row);
@@ -229,8 +208,12 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
         next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side),
                    fill_of(next_side));
     }
+    if (cluster) {
+      __syncthreads();  // nobody reads the last stages any more
+      in_memory = reinterpret_cast<float*>(stages);
+    }
     if (busy) {
-      float* to = (parts ? in_block : in_memory + blockIdx.z * part_size) + warp * 16 + lane / 4;
+      float* to = (parts ? in_block : in_memory + (cluster ? 0 : blockIdx.z * part_size)) + warp * 16 + lane / 4;
 #pragma unroll
       for (int j = 0; j < NJ; ++j)
 #pragma unroll
@@ -241,7 +224,7 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     }
     if (++part >= parts) break;
     __syncthreads();  // nobody reads the last stages any more
-    k0 += part_depth, steps = steps_of(k0);
+    k0 += v.depth, steps = steps_of(k0);
     first_weights();
   }
 
@@ -249,7 +232,8 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     __syncthreads();
     return write_sums(v, in_block, 1, 0, first_row(1), rows, channel0);
   }
-  if (!is_last_block(v.tickets + column, gridDim.z, &last)) return;
+  if (cluster) return write_sums_of_cluster(v, in_memory, rows, channel0);
+  if (!is_last_block(v.tickets + column, gridDim.z, reinterpret_cast<int*>(inverse_rms))) return;
   if (threadIdx.x == 0) v.tickets[column] = 0;
   write_sums(v, in_memory, gridDim.z, part_size, first_row(1), rows, channel0);
 }

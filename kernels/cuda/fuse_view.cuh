@@ -24,6 +24,7 @@ struct FuseView {
   unsigned* tickets;   // one for every column of blocks that share their outputs; zero between launches
   float* partials;
   int d, hc_log2;
+  int depth;  // of a part of k: it follows from d
   float eps;
   Dtype weight;
   bool out_vector;
@@ -37,21 +38,31 @@ DSV4_DEVICE const X* fuse_row(const FuseView& v, int side, int64_t row) {
   return static_cast<const X*>(s.x) + (row >> log2) * s.x_t + (row & ((1 << log2) - 1)) * v.d;
 }
 
-// 1/rms of a row by one warp, in every lane. Every kernel calls this, so that bits do not depend on which one
-// did.
+// The sum of squares of one part of a row by one warp, in every lane. Every kernel takes a row's from these sums, in the
+// order of the parts, so that bits do not depend on which one did.
 template <class X>
-DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, int side, int64_t row) {
+DSV4_DEVICE float fuse_squares(const FuseView& v, int side, int64_t row, int k0) {
   const X* x = fuse_row<X>(v, side, row);
   const bool vector = v.side[side].x_vector;
+  const int end = min(v.d, k0 + v.depth);
   float sum = 0;
 #pragma unroll 4
-  for (int k = threadIdx.x % kWarp * 8; k < v.d; k += kWarp * 8) {
+  for (int k = k0 + threadIdx.x % kWarp * 8; k < end; k += kWarp * 8) {
     float value[8];
     load8_any(value, x + k, vector);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(value[i], value[i], sum);
   }
-  return 1.f / sqrtf(warp_sum(sum) / static_cast<float>(v.d) + v.eps);
+  return warp_sum(sum);
+}
+DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, float squares) {
+  return 1.f / sqrtf(squares / static_cast<float>(v.d) + v.eps);
+}
+template <class X>
+DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, int side, int64_t row) {
+  float sum = 0;
+  for (int k = 0; k < v.d; k += v.depth) sum += fuse_squares<X>(v, side, row, k);
+  return fuse_inverse_rms(v, sum);
 }
 
 // Eight weights of a norm.

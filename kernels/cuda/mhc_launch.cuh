@@ -72,25 +72,13 @@ inline unsigned cluster_blocks(int64_t d) {
   return blocks;
 }
 
-// Clusters that the current device holds at a time; asked once a device.
+// Clusters that the current device holds at a time.
 template <int HC, int COLUMNS, bool MIX>
-inline int clusters_at_once(unsigned blocks) {
+inline int clusters_of(unsigned blocks) {
   using S = ClusterShape<HC, COLUMNS>;
-  const auto ask = [blocks] {
-    const auto kernel = reinterpret_cast<const void*>(&mhc_cluster<HC, COLUMNS, MIX>);
-    return active_clusters(kernel, blocks, S::kThreads, S::kSmem);
-  };
-#if defined(CUDA_EMU)  // whose device may change
-  return ask();
-#else
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices][kMostBlocks + 1];  // the answer + 1
-  int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || device >= kDevices) return ask();
-  std::atomic<int>& answer = known[device][blocks];
-  if (!answer) answer = ask() + 1;
-  return answer - 1;
-#endif
+  static KnownClusters known;
+  return clusters_at_once(known, reinterpret_cast<const void*>(&mhc_cluster<HC, COLUMNS, MIX>), blocks, S::kThreads,
+                          S::kSmem);
 }
 
 // In one launch. Up to 16 tokens are one tile, so that fn is read once; more spread over the clusters.
@@ -131,7 +119,7 @@ inline cudaError_t run(Rows rows, Finish ends, int64_t T, bool bf16_streams, con
   if constexpr (HC == 4) {
     const unsigned blocks = cluster_blocks(rows.d);
     const bool fits = bf16_streams && T > 0 && rows.d <= kMostChannels;
-    if (const int clusters = fits ? clusters_at_once<HC, COLUMNS, MIX>(blocks) : 0) {
+    if (const int clusters = fits ? clusters_of<HC, COLUMNS, MIX>(blocks) : 0) {
       rows.tokens = ends.tokens = T;
       ends.slices = static_cast<int>(slices_of(false, rows.d));
       ends.groups = static_cast<int>(ceil_div<int64_t>(ends.slices, kGroup));

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // move_accepted_kv: copies rows of the pool to other rows of it, all sources read before any destination is written.
 // 2 bytes moved a byte of KV, and 16 of slots a row: 8 MB of KV at 4.8 TB/s are 3.5 us, less is a launch's latency.
-// A block owns the same 32 bytes of all rows, a sector, by pieces of 16 where alignment allows: it gathers those of all
-// sources into shared memory, and after its barrier writes them out, so no block waits for another and no scratch is
-// needed. The slots are read by every block, from L2. More rows than shared memory holds go by narrower pieces, and
-// beyond that through the workspace by two launches.
+// The blocks of a cluster own the same 128 bytes of all rows, each those of some rows, by pieces of 16 where alignment
+// allows: they gather the sources into shared memory, and after the cluster's barrier write them out, so no cluster
+// waits for another and no scratch is needed. The slots are read once for every 128 bytes: 6 % of what is moved. Up to
+// 32 rows a block does it alone; so it does, with 32 bytes of all rows, where devices have no clusters. Rows beyond what
+// shared memory holds go by narrower pieces, and beyond that through the workspace by two launches.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
 
+#include "cluster.cuh"
 #include "ints.cuh"
 
 namespace dsv4::cuda {
@@ -15,6 +17,8 @@ namespace {
 
 constexpr int64_t kMaxShared = 160 * 1024;  // of a block; sm_80 has 163 KB
 constexpr int kMaxThreads = 1024;
+constexpr int kClusterBlocks = 8;
+constexpr int64_t kAlone = 32;  // rows of a block without a cluster
 
 struct Moves {
   const int64_t *src, *dst;
@@ -23,10 +27,12 @@ struct Moves {
   int64_t page_bytes, row_bytes, used_bytes;  // strides of the pool, and what of a row is used
   int64_t M, slots;
   Divisor page;
-  int shift;  // a block owns 1 << shift pieces of a row
+  int shift;     // a cluster owns 1 << shift pieces of a row
+  int64_t each;  // a block's rows of them
+  int64_t room;  // int64s in its shared memory for their destinations: a multiple of 16 bytes
 
-  DSV4_DEVICE bool moves(int64_t m) const {
-    return src[m] >= 0 && dst[m] >= 0 && src[m] < slots && dst[m] < slots;
+  DSV4_DEVICE bool moves(int64_t from, int64_t to) const {
+    return from >= 0 && to >= 0 && from < slots && to < slots;
   }
   template <class Piece>
   DSV4_DEVICE Piece* at(int64_t slot, int64_t piece) const {
@@ -36,16 +42,22 @@ struct Moves {
 
 template <class Piece>
 __global__ void __launch_bounds__(kMaxThreads, 1) move_kernel(Moves v) {
-  DYN_SMEM(Piece, held);
-  const int64_t first = static_cast<int64_t>(blockIdx.x) << v.shift, last = (int64_t{1} << v.shift) - 1;
-  for (int64_t i = threadIdx.x; i < v.M << v.shift; i += blockDim.x) {
-    const int64_t m = i >> v.shift;
-    if (v.moves(m)) held[i] = *v.at<Piece>(v.src[m], first + (i & last));
+  DYN_SMEM(int64_t, to);  // a row's destination, or -1
+  Piece* held = reinterpret_cast<Piece*>(to + v.room);
+  const unsigned blocks = cluster_size();
+  const int64_t first = static_cast<int64_t>(blockIdx.x / blocks) << v.shift, last = (int64_t{1} << v.shift) - 1;
+  const int64_t row0 = cluster_rank() * v.each, pieces = min(v.each, v.M - row0) * (last + 1);  // none: 0 or less
+  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+    const int64_t row = i >> v.shift, src = v.src[row0 + row], dst = v.dst[row0 + row];
+    const bool moves = v.moves(src, dst);
+    if ((i & last) == 0) to[row] = moves ? dst : -1;
+    if (moves) held[i] = *v.at<Piece>(src, first + (i & last));
   }
-  __syncthreads();
-  for (int64_t i = threadIdx.x; i < v.M << v.shift; i += blockDim.x) {
-    const int64_t m = i >> v.shift;
-    if (v.moves(m)) *v.at<Piece>(v.dst[m], first + (i & last)) = held[i];
+  if (blocks > 1) cluster_sync();
+  else __syncthreads();
+  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+    const int64_t dst = to[i >> v.shift];
+    if (dst >= 0) *v.at<Piece>(dst, first + (i & last)) = held[i];
   }
 }
 
@@ -53,7 +65,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) move_kernel(Moves v) {
 template <class Piece, bool kGather>
 __global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
   const int64_t m = blockIdx.x, pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece));
-  if (!v.moves(m)) return;
+  if (!v.moves(v.src[m], v.dst[m])) return;
   Piece* held = reinterpret_cast<Piece*>(v.scratch + m * v.used_bytes);
   Piece* row = v.at<Piece>(kGather ? v.src[m] : v.dst[m], 0);
   for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
@@ -62,6 +74,10 @@ __global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
   }
 }
 
+// What a block needs for its rows' destinations, and so many bytes of each row.
+constexpr int64_t slot_room(int64_t rows) { return (rows + 1) / 2 * 2; }
+constexpr int64_t shared(int64_t rows, int64_t width) { return slot_room(rows) * 8 + rows * width; }
+
 template <class Piece>
 cudaError_t move(Moves& v, cudaStream_t stream) {
   const int64_t pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece)), most = kMaxThreads;
@@ -69,10 +85,20 @@ cudaError_t move(Moves& v, cudaStream_t stream) {
     return static_cast<unsigned>(std::min(ceil_div<int64_t>(n, kWarp) * kWarp, most));
   };
   if (!v.scratch) {
-    const auto bytes = [&](int shift) { return static_cast<int64_t>(sizeof(Piece)) << shift; };
-    while (bytes(v.shift) < 32 && pieces % (2 << v.shift) == 0 && v.M * bytes(v.shift + 1) <= kMaxShared) ++v.shift;
-    return launch(&move_kernel<Piece>, static_cast<unsigned>(pieces >> v.shift), threads(v.M << v.shift),
-                  v.M * bytes(v.shift), stream, v);
+    static KnownClusters known;
+    const auto kernel = &move_kernel<Piece>;
+    const bool clusters = v.M > kAlone && clusters_at_once(known, reinterpret_cast<const void*>(kernel), kClusterBlocks,
+                                                           kMaxThreads, kMaxShared) > 0;
+    const unsigned blocks = clusters ? kClusterBlocks : 1;
+    v.each = clusters ? ceil_div<int64_t>(v.M, 4 * kClusterBlocks) * 4 : v.M;  // slots by sectors of four
+    v.room = slot_room(v.each);
+    const int64_t width = clusters || v.M <= kAlone ? 128 : 32;
+    const auto bytes = [&] { return static_cast<int64_t>(sizeof(Piece)) << v.shift; };
+    while (bytes() < width && pieces % (2 << v.shift) == 0 && shared(v.each, bytes() * 2) <= kMaxShared) ++v.shift;
+    const unsigned grid = static_cast<unsigned>(pieces >> v.shift) * blocks;
+    if (clusters)
+      return launch_clusters(kernel, blocks, grid, threads(v.each << v.shift), shared(v.each, bytes()), stream, v);
+    return launch(kernel, grid, threads(v.each << v.shift), shared(v.each, bytes()), stream, v);
   }
   const unsigned blocks = static_cast<unsigned>(v.M);
   const cudaError_t e = launch(&through_scratch_kernel<Piece, true>, blocks, threads(pieces), 0, stream, v);
@@ -81,7 +107,7 @@ cudaError_t move(Moves& v, cudaStream_t stream) {
 
 int64_t element_bytes(const MoveAcceptedKvParams& p) { return p.kv_pages.dtype == kF32 ? 4 : 2; }
 
-bool fits_shared(const MoveAcceptedKvParams& p) { return p.M * element_bytes(p) <= kMaxShared; }
+bool fits_shared(const MoveAcceptedKvParams& p) { return shared(p.M, element_bytes(p)) <= kMaxShared; }
 
 uint64_t workspace(const MoveAcceptedKvParams& p) {
   return fits_shared(p) ? 0 : static_cast<uint64_t>(p.M * p.D * element_bytes(p));
@@ -91,13 +117,13 @@ int32_t launch_op(const MoveAcceptedKvParams& p, const Launch& l) {
   const int64_t size = element_bytes(p);
   Moves v{p.src_slots.at<const int64_t>(), p.dst_slots.at<const int64_t>(), p.kv_pages.at<unsigned char>(), nullptr,
           p.kv_pages.stride[0] * size, p.kv_pages.stride[1] * size, p.D * size, p.M, p.pages * p.page,
-          Divisor(std::max<int64_t>(p.page, 1)), 0};
+          Divisor(std::max<int64_t>(p.page, 1)), 0, 0, 0};
   if (!fits_shared(p)) v.scratch = static_cast<unsigned char*>(l.workspace);
   // What every piece's address is a multiple of: the base and the strides in use.
   uint64_t bits = reinterpret_cast<uintptr_t>(v.pool) | static_cast<uint64_t>(v.used_bytes);
   if (p.pages > 1) bits |= static_cast<uint64_t>(v.page_bytes);
   if (p.page > 1) bits |= static_cast<uint64_t>(v.row_bytes);
-  const auto allows = [&](int64_t piece) { return bits % piece == 0 && (v.scratch || p.M * piece <= kMaxShared); };
+  const auto allows = [&](int64_t piece) { return bits % piece == 0 && (v.scratch || shared(p.M, piece) <= kMaxShared); };
   const cudaStream_t stream = stream_of(l);
   return status_of(l, allows(16)  ? move<uint4>(v, stream)
                       : allows(8) ? move<uint2>(v, stream)

@@ -8,15 +8,18 @@
 //          1    67.1 | 33.6 MB         0.07 MB          0.17 G   14.0 |  7.0 us   bound by the weights
 //         16    67.1 | 33.6 MB         1.2 MB           2.7 G    14.2 |  7.2 us   bound by the weights
 //         64    67.1 | 33.6 MB         4.7 MB          10.7 G    15.0 | 10.9 us   e4m3: bound by the products
-// Besides, up to 256 stream rows the parts of k go through L2: 4 x 64 KB a token, written and read.
-// Launches: up to 8 stream rows a memset and one kernel, whose blocks make the norms themselves; beyond, a
-// kernel that makes one float a row, then one for the products. Past 256 rows its blocks do all parts of k, and
-// the weights come from L2 for every 128 rows.
+// Besides, from 9 to 256 stream rows the parts of k go through L2: 4 x 64 KB a token, written and read.
+// Launches: up to 8 stream rows one kernel, in which the parts of k are the blocks of a cluster: each makes its part of
+// the norms, and both these and the sums go through the cluster's shared memory. Where devices have no clusters, a
+// memset and a kernel whose blocks make the norms whole, each for itself. Beyond 8 rows, a kernel that makes one float
+// a row, then one for the products. Past 256 rows its blocks do all parts of k, and the weights come from L2 for every
+// 128 rows.
 // Shared memory: up to 8 rows six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages
 // and 32 or 64 KB of rows, one block an SM. 80 or 64 KB of weights are under way in every block.
 // fp32 rows or weights, and weights that do not lie on 16 bytes, take the exact path: a kernel that makes one
 // float a row, and one for the products. The path depends on the weights and the dtype only, so a row's bits
 // do not depend on its batch.
+#include "cluster.cuh"
 #include "fuse_exact.cuh"
 #include "fuse_mma.cuh"
 
@@ -73,7 +76,8 @@ FuseView view_of(const Params& p, const Plan& plan, void* workspace) {
   v.side[0] = side_of(p.embeds, p.enorm_weight, p.e_proj, p.e_proj_scale);
   v.side[1] = side_of(p.hidden, p.hnorm_weight, p.h_proj, p.h_proj_scale);
   v.out = p.out.data, v.out_t = p.out.stride[0], v.out_i = p.out.stride[1];
-  v.T = p.T, v.d = static_cast<int>(p.d), v.hc_log2 = p.hc == 4 ? 2 : p.hc == 2 ? 1 : 0;
+  v.T = p.T, v.hc_log2 = p.hc == 4 ? 2 : p.hc == 2 ? 1 : 0;
+  v.d = static_cast<int>(p.d), v.depth = static_cast<int>(plan.depth);
   v.inverse_rms = reinterpret_cast<float*>(memory);
   v.tickets = reinterpret_cast<unsigned*>(memory + plan.tickets_at);
   v.partials = reinterpret_cast<float*>(memory + plan.partials_at);
@@ -105,13 +109,22 @@ cudaError_t launch_products(const FuseView& v, const Plan& plan, cudaStream_t st
                   static_cast<unsigned>(plan.split ? plan.parts : 1));
   const int in_block = plan.split ? 0 : static_cast<int>(plan.parts);
   return launch(&fuse_mma_kernel<kWeight, NJ>, grid, kFuseThreads, S::kSmem + (plan.split ? 0 : S::kSums), stream, v,
-                in_block, static_cast<int>(plan.depth), static_cast<int>(plan.row_room));
+                in_block, static_cast<int>(plan.row_room));
 }
 
 template <Dtype kWeight>
 cudaError_t launch_mma(const FuseView& v, const Plan& plan, cudaStream_t stream) {
   const int64_t tickets = plan.split ? plan.chunks * plan.tiles : 0;
   if (plan.narrow) {
+    if (plan.parts > 1) {
+      static KnownClusters known;
+      const auto kernel = &fuse_mma_kernel<kWeight, kNarrowRows / 8>;
+      constexpr size_t kSmem = FuseShape<kWeight, kNarrowRows / 8>::kSmem;
+      const unsigned parts = static_cast<unsigned>(plan.parts);
+      if (clusters_at_once(known, reinterpret_cast<const void*>(kernel), parts, kFuseThreads, kSmem))
+        return launch_clusters(kernel, parts, dim3(parts, static_cast<unsigned>(plan.tiles)), kFuseThreads, kSmem, stream,
+                               v, 0, 0);
+    }
     const cudaError_t e = cudaMemsetAsync(v.tickets, 0, 4 * tickets, stream);
     return e == cudaSuccess ? launch_products<kWeight, kNarrowRows / 8>(v, plan, stream) : e;
   }

@@ -29,8 +29,8 @@ from .spec.tree import window_rows
 from .spec.worker import EagleWorker
 
 PARTS = ("draft", "verify", "extend")
-# CUDA launches of one call, where they are more than one (kernels/cuda/<op>.cu), in bfloat16 on a device with clusters:
-# a memset of tickets is one.
+# CUDA launches of one call, where they are more than one (kernels/cuda/<op>.cu), in bfloat16 on a device with clusters.
+# nextn_fuse_hidden: from three tokens on; fewer take one.
 KERNELS = {"nextn_fuse_hidden": 2}
 
 
