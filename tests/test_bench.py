@@ -41,6 +41,22 @@ def test_formulas_against_counts_by_hand():
         assert experts.read == 2 * 9 * 3 * d * inter + 2 * 4 * d + 4 * 6 * 12  # all eight in memory, and the shared one
 
 
+@pytest.mark.parametrize("length", [1, 5, 125, 127, 128, 2000])
+def test_a_short_context_is_no_whole_window(length):
+    """Of a file's cases: three rows behind few tokens see those and themselves, not 128 keys."""
+    from dsv4spec import bench_sweep  # noqa: F401  (fills SPECS)
+
+    visible = [min(128, length + j + 1) for j in range(3)]
+    given = dict(B=2, rows=3, length=length)
+    window = bench_cases.case("swa_paged_attention", "flash", **given)
+    assert window.flops == 4 * 64 * 512 * 2 * sum(visible)
+    both = bench_cases.case("sparse_paged_attention", "flash", ratio=4, **given)
+    assert both.flops == 4 * 64 * 512 * 2 * (sum(visible) + 3 * min(512, length // 4))
+    whole = bench_cases.case("swa_paged_attention", "flash", B=2, rows=3, length=4000)
+    keys = len(set().union(*(range(length + j + 1 - n, length + j + 1) for j, n in enumerate(visible))))
+    assert whole.read - window.read == 2 * 2 * 512 * (130 - keys)
+
+
 @pytest.mark.parametrize("name", sorted(ops.OPS))
 def test_bytes_are_not_more_than_the_tensors_have(name):
     """And written bytes are those of the results, where an op returns them all anew."""

@@ -8,9 +8,10 @@ import torch
 from bench_util import bench, short  # noqa: F401
 
 
-def test_a_size_that_is_named_twice_is_measured_once(capsys):
-    assert bench("alloc_extend", "--shapes", "tiny,tiny", "--backend", "cpu", "--against", "none") == 0
+def test_what_is_named_twice_is_measured_once(capsys):
+    assert bench("alloc_extend", "--shapes", "tiny,tiny", "--backend", "cpu", "--against", "torch,torch") == 0
     twice = capsys.readouterr().out
+    assert twice.count("x torch") == 1
     assert bench("alloc_extend", "--shapes", "tiny", "--backend", "cpu", "--against", "none") == 0
     assert twice.count("alloc_extend tiny") == capsys.readouterr().out.count("alloc_extend tiny") > 0
 

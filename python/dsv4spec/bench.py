@@ -83,7 +83,7 @@ def _run(args) -> int:
 
 def contenders(text: str) -> list[str]:
     """--against as a list. ValueError: a name that there is not."""
-    against = [] if text == "none" else text.split(",")
+    against = [] if text == "none" else list(dict.fromkeys(text.split(",")))  # each once, in order
     if unknown := sorted(set(against) - set(AGAINST)):
         raise ValueError(f"--against: expected some of {', '.join(AGAINST)}, or none, got {', '.join(unknown)}")
     return against

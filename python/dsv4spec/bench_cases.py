@@ -118,7 +118,7 @@ class Case:
         width, block = WEIGHTS[p["weights"]].itemsize if "weights" in p else 0, -(-p.get("d", 1) // 128)
         scales = {"e4m3": 2 * block * block, "int8": 8 * p.get("d", 0)}.get(p.get("weights"), 0)
         names = p | {"e": DTYPES[p["dtype"]].itemsize, "w": width, "scales": scales}
-        return int(eval(_compiled(text), {"__builtins__": {}, "min": min, "max": max}, names))
+        return int(eval(_compiled(text), {"__builtins__": {}, "min": min, "max": max, "seen": seen}, names))
 
     @property
     def read(self) -> int:
@@ -139,6 +139,11 @@ class Case:
     @property
     def math(self) -> str:
         return self.params["dtype"] if self.spec.math == "dtype" else self.spec.math
+
+
+def seen(rows: int, length: int, window: int) -> int:
+    """Keys that ``rows`` rows behind ``length`` committed tokens see in their windows, together."""
+    return sum(min(window, length + j + 1) for j in range(rows))
 
 
 @functools.cache

@@ -162,6 +162,7 @@ def listing(cases) -> str:
             seen, spec = case.op, case.spec
             text += ["", f"{case.op}: parameters {' '.join(spec.params)}", f"  bytes read     {spec.read}",
                      f"  bytes written  {spec.write}", f"  flops          {spec.flops}"]
+            text += ["  seen           sum over rows j of min(window, length + j + 1)"] * ("seen(" in spec.flops)
         text.append(f"    {case.size:5} {case.label:40} {case.bytes:>12} bytes {case.flops:>14} flops")
     return "\n".join(text[1:])
 

@@ -99,8 +99,9 @@ def _entries(c, page: int, width: int, count: int):
 
 
 @spec("kind B rows H D R window page length dtype", "{kind} B={B} rows={rows}", math="dtype",
-      read="e*B*D*(window + rows - 1) + e*B*rows*H*D + 4*B*(2 + window//page + 1) + 4*H + 4*R*B*rows", write="e*B*rows*H*D",
-      flops="4*D*H*B*rows*window")
+      read="e*B*D*(min(window - 1, length) + rows) + e*B*rows*H*D + 4*B*(2 + window//page + 1) + 4*H + 4*R*B*rows",
+      write="e*B*rows*H*D",
+      flops="4*D*H*B*seen(rows, length, window)")
 def swa_paged_attention(c):
     pages, table = _window(c)
     kwargs = dict(window=c.window, scale=c.D ** -0.5, sink=c.f32(c.H), cos_sin=c.angles(c.length + c.rows))
@@ -141,9 +142,9 @@ def lightning_index(c):
 
 
 @spec("B rows H D R window page ratio topk length dtype", "ratio={ratio} B={B} rows={rows} length={length}", math="dtype",
-      read="e*B*D*(window + rows - 1 + min(topk, length//ratio)) + e*B*rows*H*D"
+      read="e*B*D*(min(window - 1, length) + rows + min(topk, length//ratio)) + e*B*rows*H*D"
            " + 4*B*rows*min(topk, length//ratio) + 4*R*B*rows",
-      write="e*B*rows*H*D", flops="4*D*H*B*rows*(window + min(topk, length//ratio))")
+      write="e*B*rows*H*D", flops="4*D*H*B*(seen(rows, length, window) + rows*min(topk, length//ratio))")
 def sparse_paged_attention(c):
     pages, table = _window(c)
     count = c.length // c.ratio
