@@ -48,9 +48,10 @@ class Pool {
   }
 
   void run(int64_t n, int64_t chunk, void (*fn)(void*, int64_t, int64_t), void* ctx) {
-    // Close the previous job to late workers before its description changes, then publish the new one.
+    // Close the previous job to late workers before its description changes, then publish the new one. Only then does
+    // the number change: a worker that waits for it would find nothing to take yet, and wait for the job after.
     const uint64_t job = (claim_.load() >> kIndexBits) + 1;
-    claim_.store(job << kIndexBits | kClosed);
+    claim_.store((job - 1) << kIndexBits | kClosed);
     const int64_t chunks = (n + chunk - 1) / chunk;
     fn_.store(fn), ctx_.store(ctx), n_.store(n), chunk_.store(chunk), chunks_.store(chunks);
     done_.store(0);
