@@ -26,9 +26,9 @@ assert (out == 2).all(), out
 
 def python(code: str, folder: Path = PACKAGE.parent, **environ):
     """Run ``code`` in a fresh interpreter that finds the package in ``folder``."""
-    result = run(sys.executable, "-c", code, cwd="/", PYTHONPATH=folder, DSV4SPEC_BACKEND=None,
+    result = run(sys.executable, "-c", code, cwd="/", PYTHONPATH=folder,
                  PYTHONWARNINGS="ignore::RuntimeWarning",  # a checkout that was not built again: test_info.py
-                 **{"DSV4SPEC_CPU_LEVEL": None, "DSV4SPEC_NUM_THREADS": None, **environ})
+                 **{"DSV4SPEC_BACKEND": None, "DSV4SPEC_CPU_LEVEL": None, "DSV4SPEC_NUM_THREADS": None, **environ})
     return result.returncode, result.stdout
 
 
@@ -76,6 +76,32 @@ def test_a28_backends_say_why_the_others_are_off():
             with pytest.raises(RuntimeError, match=f"use_backend: backend {name}: not built: "):
                 with dsv4spec.use_backend(name):
                     pass
+
+
+@pytest.mark.parametrize("name,why", [
+    ("gpu", "ValueError: DSV4SPEC_BACKEND=gpu: use_backend: name: expected cpu, cuda, npu, "),
+    ("npu", "RuntimeError: DSV4SPEC_BACKEND=npu: use_backend: backend npu: ")])
+def test_a28_a_backend_of_the_environment_that_cannot_be_had_is_refused_by_the_ops(name, why):
+    """Not by the import, or `dsv4spec info`, which says why it is off, could not run; and no other backend steps in."""
+    if dsv4spec.backends().get(name, {}).get("loadable"):
+        pytest.skip(f"{name} can be loaded here")
+    code, text = python("""
+import numpy as np, dsv4spec
+arrays = [np.ones(shape, np.float32) for shape in ((2, 20), (2, 1, 20), (2, 1), (2, 1, 1))]
+for call in 2 * (lambda: dsv4spec.ops.mhc_post(*arrays),):
+    try: call()
+    except Exception as error: print(type(error).__name__ + ":", error)
+with dsv4spec.use_backend("cpu"): assert (dsv4spec.ops.mhc_post(*arrays) == 2).all()
+try:
+    with dsv4spec.use_backend(dsv4spec.ops._dispatch.current_backend()): pass
+except Exception as error: print("again", error)
+dsv4spec.ops.mhc_post(*arrays)
+""", DSV4SPEC_BACKEND=name)
+    lines = text.splitlines()
+    assert code == 1 and lines[0] == lines[1] and lines[0].startswith(why) and lines[2].startswith("again use_backend: "), text
+    assert lines[-1].endswith(lines[0]), text
+    result = run(sys.executable, "-m", "dsv4spec", "info", cwd="/", PYTHONPATH=PACKAGE.parent, DSV4SPEC_BACKEND=name)
+    assert result.returncode == 0 and f"DSV4SPEC_BACKEND={name}" in result.stdout, result.stdout
 
 
 def test_a28_works_without_torch():

@@ -32,6 +32,7 @@ class _Route:
 
     name: str | None = None
     missing: str = "error"
+    failed: Exception | None = None  # why the backend that DSV4SPEC_BACKEND names cannot be had: raised by every op
     direct: frozenset[str] | None = None  # ops that this route never sends to the reference; None: not known yet
     used_reference: set[str] = field(default_factory=set)
 
@@ -103,8 +104,8 @@ def use_backend(name: str | None, *, missing: str = "error", used: set[str] | No
     """
     if missing not in ("error", "reference"):
         raise ValueError(f"use_backend: missing: expected 'error' or 'reference', got {missing!r}")
-    before, list_before = (_route.name, _route.missing), _route.used_reference
-    changes = before != (name, missing)  # a block inside a block of the same route costs next to nothing
+    before, list_before = (_route.name, _route.missing, _route.failed), _route.used_reference
+    changes = before != (name, missing, None)  # a block inside a block of the same route costs next to nothing
     if changes:
         _set_route(name, missing)
     if used is not None:
@@ -117,9 +118,10 @@ def use_backend(name: str | None, *, missing: str = "error", used: set[str] | No
         _route.used_reference = list_before
 
 
-def _set_route(name: str | None, missing: str) -> None:
-    _C.use_backend(name)
-    _route.name, _route.missing, _route.direct = name, missing, None
+def _set_route(name: str | None, missing: str, failed: Exception | None = None) -> None:
+    _C.use_backend(None if failed else name)
+    _route.name, _route.missing, _route.failed = name, missing, failed
+    _route.direct = frozenset() if failed else None
 
 
 def _direct_ops() -> frozenset[str]:
@@ -259,10 +261,26 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
 
 def has_kernel(name: str, device_type: str) -> bool:
     """Would op ``name`` on tensors of that device run a kernel of its own (or what ``use_backend("reference")`` asks for)?"""
+    _expect_a_route()
     return name in backend_ops(_route.name or _BACKEND_OF.get(device_type, "cpu"))
 
 
 _BACKEND_OF = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
+
+
+def _route_of_the_environment() -> None:
+    """Where DSV4SPEC_BACKEND names a backend that cannot be had, importing goes on: ``dsv4spec info`` says why it is off."""
+    name = os.environ.get("DSV4SPEC_BACKEND")
+    if name:
+        try:
+            _set_route(name, "error")
+        except (ValueError, RuntimeError) as error:
+            _set_route(name, "error", type(error)(f"DSV4SPEC_BACKEND={name}: {error}"))
+
+
+def _expect_a_route() -> None:
+    if _route.failed:
+        raise _route.failed.with_traceback(None)
 
 
 def _device_backend(args, kwargs) -> str:
@@ -295,6 +313,7 @@ def _wants_gradient(values) -> bool:
 
 def run(op_: Op, args, kwargs):
     """The call of real tensors, by the route in force; what ``torch.library`` runs."""
+    _expect_a_route()
     if _wants_reference(op_.name, args, kwargs):
         return _reference.run(op_, args, kwargs)
     return op_.body(*args, **kwargs)
@@ -309,5 +328,4 @@ def fake(op_: Op, args, kwargs):
         _thread.faking = before
 
 
-if name_ := os.environ.get("DSV4SPEC_BACKEND"):
-    _set_route(name_, "error")
+_route_of_the_environment()
