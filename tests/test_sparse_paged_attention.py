@@ -2,7 +2,7 @@
 import pytest
 import torch
 
-from dsv4spec import ops
+from dsv4spec import _C, ops
 from dsv4spec.models.rope import rope_table
 from test_lightning_index import lengths
 from util import BACKENDS, Guarded, check_close, rng, strided
@@ -148,6 +148,40 @@ def test_sinks_and_rows_without_keys(backend):
         args["block_table"] = torch.full_like(args["block_table"], -1)
         assert (ops.sparse_paged_attention(*args.values(), **keys) == 0).all()
         assert (ops.sparse_paged_attention(*args.values(), **{**keys, "sink": None}) == 0).all()
+
+
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])  # torch's products depend on the shape
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("ratio,topk", [(4, None), (4, 6), (128, None), (0, None)])
+def test_a24_bits_of_a_row_in_any_batch(backend, dtype, ratio, topk):
+    """In a batch of 8 requests, alone with the rows of its window, and alone: the same bits, on one thread too."""
+    pairs = [(200, 4), (0, 9), (127, 1), (31, 2), (None, 2), (64, 7), (255, 4), (12, 1)]
+    args, keys, _, _ = make_inputs(pairs, H=5, ratio=ratio, dtype=dtype, topk=topk)
+    starts = args["query_start_loc"].tolist()
+
+    def part(b, first, count):
+        """``count`` rows of request b from its row ``first`` on."""
+        s, rows = pairs[b][0], slice(starts[b] + first, starts[b] + first + count)
+        one = {**args, "q": args["q"][rows], "block_table": args["block_table"][b:b + 1],
+               "query_start_loc": torch.tensor([0, count]), "seq_lens": torch.tensor([s + first + count])}
+        one["c_table"] = args["c_table"] if args["c_table"] is None else args["c_table"][b:b + 1]
+        chosen = {"indices": keys["indices"][rows]} if topk else {}
+        return ops.sparse_paged_attention(*one.values(), **{**keys, **chosen})
+
+    with with_kernel(backend):
+        whole = ops.sparse_paged_attention(*args.values(), **keys)
+        for b, (s, n) in enumerate(pairs):
+            if s is not None:
+                assert torch.equal(part(b, 0, n), whole[starts[b]:starts[b] + n]), b
+                for j in range(n):
+                    assert torch.equal(part(b, j, 1), whole[starts[b] + j:starts[b] + j + 1]), (b, j)
+        threads = _C.get_num_threads()
+        for count in (1, 3):
+            _C.set_num_threads(count)
+            try:
+                assert torch.equal(ops.sparse_paged_attention(*args.values(), **keys), whole)
+            finally:
+                _C.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

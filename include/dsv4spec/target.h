@@ -10,6 +10,7 @@
  * while w < (p+1)/r (integer division).
  * Tables of compressed entries: entry w lies in page table[b, w / page] at offset w % page; a page of -1 is not
  * allocated, its entries are neither read nor visible.
+ * A row's result depends on that row and what it sees alone: it is bit-equal in every batch, on every thread count.
  */
 #ifndef DSV4SPEC_TARGET_H_
 #define DSV4SPEC_TARGET_H_
