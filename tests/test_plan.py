@@ -107,6 +107,8 @@ def test_wrong_options(capsys, tmp_path):
     run("--json", tmp_path / "nowhere" / "x.json", code=1)
     run("--measure", tmp_path / "no model", code=1)
     assert "no model" in capsys.readouterr().err
+    run("--measure", "--max-new-tokens", 1, code=1)
+    assert "--max-new-tokens: expected at least 2, so that there is a decode step" in capsys.readouterr().err
     run("--draft-cost", 0.5, "--costs", tmp_path / "x.json", code=1)
     assert "--draft-cost: expected nothing beside --costs, got 0.5" in capsys.readouterr().err
     run("--verify-knee", 4, "--batch", 10 ** 400, code=1)

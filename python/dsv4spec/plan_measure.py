@@ -21,9 +21,11 @@ def measure(directory: str, batches: Sequence[int], steps: int, new_tokens: int)
         prefill included; ``model``.
 
     Raises:
-        ValueError: the checkpoint has no NextN layer, or cannot be loaded. RuntimeError: a run's tokens are not those of
+        ValueError: the checkpoint has no NextN layer, or cannot be loaded; fewer than two tokens. RuntimeError: a run's tokens are not those of
         plain decoding.
     """
+    if new_tokens < 2:  # the first one comes from the prefill
+        raise ValueError(f"--max-new-tokens: expected at least 2, so that there is a decode step to measure, got {new_tokens}")
     engines = {g: _engine(directory, g, max(batches), new_tokens) for g in range(steps + 1)}
     tokenizer = engines[0].tokenizer
     prompts = [tokenizer.encode(text) for text in PROMPTS]
