@@ -15,7 +15,9 @@ const std::vector<CpuLevel>& cpu_levels() {
     const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                     __builtin_cpu_supports("avx512vl");
-    return std::vector<CpuLevel>{{"v4_bf16", v4 && __builtin_cpu_supports("avx512bf16")},
+    // Byte permutes come with all processors that have bfloat16 products but the first.
+    const bool bf16 = v4 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+    return std::vector<CpuLevel>{{"v4_bf16", bf16},
                                  {"v4", v4},
                                  {"v3", v3},
                                  {"v2", v2}};

@@ -72,7 +72,7 @@ build_package() {
   flags=$(grep -m1 -w flags /proc/cpuinfo || true)
   [[ $flags == *avx2* ]] && level=v3
   [[ $flags == *avx512vl* ]] && level=v4
-  [[ $flags == *avx512_bf16* ]] && level=v4_bf16
+  [[ $flags == *avx512_bf16* && $flags == *avx512vbmi* ]] && level=v4_bf16
   [[ $(uname -m) == x86_64 ]] || level=generic
   local package=$out/package/dsv4spec generator=()
   command -v ninja >/dev/null && generator=(-GNinja)

@@ -13,7 +13,8 @@ inline float e8m0(uint8_t byte) {
   return f;
 }
 // With such a scale every E4M3 value (2^-9 .. 448) is a normal bf16, or zero.
-inline bool e8m0_is_moderate(uint8_t byte) { return byte >= 16 && byte <= 240; }
+constexpr int kLeastModerate = 16, kModerateScales = 225;
+inline bool e8m0_is_moderate(uint8_t byte) { return byte >= kLeastModerate && byte < kLeastModerate + kModerateScales; }
 
 // W values of E4M3.
 inline vf e4m3(const uint8_t* p) {
@@ -77,43 +78,48 @@ struct I8Source<Bf16Lanes> {
   __m512i get_n(int row, int64_t k, int n) const { return get_padded(*this, w[row] + k, n); }
 };
 
-// The bf16 bits of the 128 magnitudes.
-struct E4m3Table {
-  alignas(64) uint16_t bits[128];
-  constexpr E4m3Table() : bits() {
+// The two bytes of the bf16 numbers that the 128 magnitudes of E4M3 stand for under each moderate scale.
+struct E4m3Tables {
+  struct Bytes {
+    alignas(64) uint8_t low[128], high[128];
+  } of[kModerateScales];
+  constexpr E4m3Tables() : of() {
     constexpr uint16_t small[8] = {0, 0x3b00, 0x3b80, 0x3bc0, 0x3c00, 0x3c20, 0x3c40, 0x3c60};  // m * 2^-9
-    for (int i = 0; i < 127; ++i) bits[i] = i < 8 ? small[i] : static_cast<uint16_t>((i << 4) + (120 << 7));
-    bits[127] = 0x7fc0;
+    for (int scale = 0; scale < kModerateScales; ++scale)
+      for (int i = 0; i < 128; ++i) {
+        int bits = i < 8 ? small[i] : (i << 4) + (120 << 7);
+        if (i > 0) bits += (scale + kLeastModerate - 127) * 128;
+        if (i == 127) bits = 0x7fc0;
+        of[scale].low[i] = static_cast<uint8_t>(bits & 255), of[scale].high[i] = static_cast<uint8_t>(bits >> 8);
+      }
   }
 };
-inline constexpr E4m3Table kE4m3Table;
+inline constexpr E4m3Tables kE4m3Tables;
 
-// For moderate scales: a table look-up, the scale added to the exponents in the table.
+// For moderate scales: a table look-up, 64 values at once, the two bytes of each from tables of their own.
 template <>
-struct E4m3Source<Bf16Lanes> {
+struct E4m3Source<Bf16PairLanes> {
+  using V = Bf16PairLanes::V;
   static constexpr bool kEnters = true;
   static int64_t place(int64_t k) { return k; }
   const uint8_t* w[kTileColumns];
   const uint8_t* scales;
-  __m512i table[4] = {};
+  __m512i low[2] = {}, high[2] = {};
   void enter(int64_t k) {
-    const __m512i shift = _mm512_set1_epi16(static_cast<int16_t>((scales[k / kScaleBlock] - 127) * 128));
-    constexpr __mmask32 numbers[4] = {0xfffffffeu, ~0u, ~0u, 0x7fffffffu};  // zero and NaN stay
-    for (int i = 0; i < 4; ++i) {
-      const __m512i v = _mm512_load_si512(kE4m3Table.bits + 32 * i);
-      table[i] = _mm512_mask_add_epi16(v, numbers[i], v, shift);
-    }
+    const auto& table = kE4m3Tables.of[scales[k / kScaleBlock] - kLeastModerate];
+    for (int i = 0; i < 2; ++i)
+      low[i] = _mm512_load_si512(table.low + 64 * i), high[i] = _mm512_load_si512(table.high + 64 * i);
   }
-  __m512i decode(const uint8_t* p) const {
-    const __m512i x = _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));  // the sign stays on top
-    const __m512i low = _mm512_permutex2var_epi16(table[0], x, table[1]);
-    const __m512i high = _mm512_permutex2var_epi16(table[2], x, table[3]);
-    const __mmask32 upper = _mm512_test_epi16_mask(x, _mm512_set1_epi16(0x40));
-    const __m512i bits = _mm512_mask_blend_epi16(upper, low, high), top = _mm512_set1_epi16(INT16_MIN);
-    return _mm512_or_si512(bits, _mm512_and_si512(x, top));
+  V decode(const uint8_t* p) const {
+    // Eight values of the first half beside eight of the second: unpacking leaves each half in order.
+    const __m512i halves = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
+    const __m512i x = _mm512_maskz_permutexvar_epi64(0xff, halves, _mm512_loadu_si512(p));
+    const __m512i a = _mm512_permutex2var_epi8(low[0], x, low[1]), b = _mm512_permutex2var_epi8(high[0], x, high[1]);
+    const __m512i c = _mm512_ternarylogic_epi64(b, x, _mm512_set1_epi8(INT8_MIN), 0xf8);  // b | (x & sign)
+    return {_mm512_unpacklo_epi8(a, c), _mm512_unpackhi_epi8(a, c)};
   }
-  __m512i get(int row, int64_t k) const { return decode(w[row] + k); }
-  __m512i get_n(int row, int64_t k, int n) const { return get_padded(*this, w[row] + k, n); }
+  V get(int row, int64_t k) const { return decode(w[row] + k); }
+  V get_n(int row, int64_t k, int n) const { return get_padded(*this, w[row] + k, n); }
 };
 #endif
 

@@ -25,10 +25,14 @@ static_assert(kDepth % kScaleBlock == 0, "a tile holds whole scale blocks");
 using NarrowRow = bf16;
 template <class X>
 using Lanes = std::conditional_t<std::is_same<X, bf16>::value, Bf16Lanes, FloatLanes>;
+template <class X>
+using E4m3Lanes = std::conditional_t<std::is_same<X, bf16>::value, Bf16PairLanes, FloatLanes>;
 #else
 using NarrowRow = float;
 template <class X>
 using Lanes = FloatLanes;
+template <class X>
+using E4m3Lanes = FloatLanes;
 #endif
 
 int64_t block_tokens(const Params& p) { return std::min(p.T, kMaxRows / (1 + p.hc)); }
@@ -70,9 +74,11 @@ void panel_direct(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, 
 template <class Lanes, class X, class Source>
 void panel_decoded(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, Source source, int64_t ahead) {
   using D = std::conditional_t<Lanes::kStep == W, float, bf16>;
-  if (rows <= kTileRows) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums, ahead);
+  constexpr int kDirect = Lanes::kStep > 32 ? 4 : kTileRows;  // pairs of vectors take more registers
+  if (rows <= kDirect) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums, ahead);
   D tile[N][kDepth];
-  FloatSource<Lanes, D> decoded;
+  using Stored = std::conditional_t<Lanes::kStep == W, FloatLanes, cpu::Lanes<bf16>>;
+  FloatSource<Stored, D> decoded;
   for (int i = 0; i < N; ++i) decoded.w[i] = tile[i];
   for (int64_t k = 0; k < d; k += kDepth) {
     const int64_t depth = std::min(kDepth, d - k);
@@ -86,7 +92,7 @@ void panel_decoded(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums,
                                                             : source.get_n(n, k + i, static_cast<int>(end - i)));
         }
     }
-    dots_rows<Lanes, N>(x + k, pitch, rows, decoded, depth, sums);
+    dots_rows<Stored, N>(x + k, pitch, rows, decoded, depth, sums);
   }
 }
 
@@ -105,11 +111,12 @@ void panel(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, const T
   if (weight.dtype == kBF16)
     return panel_direct<Lanes<X>>(x, pitch, rows, d, sums, fill(FloatSource<Lanes<X>, bf16>{}), ahead);
   if (weight.dtype == kI8) return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, fill(I8Source<Lanes<X>>{}), ahead);
-  E4m3Source<Lanes<X>> source = fill(E4m3Source<Lanes<X>>{});
+  using Narrow = E4m3Lanes<X>;
+  E4m3Source<Narrow> source = fill(E4m3Source<Narrow>{});
   source.scales = scale.at<const uint8_t>(j / kScaleBlock);
   const int64_t blocks = (d + kScaleBlock - 1) / kScaleBlock;
-  if (Lanes<X>::kStep == W || std::all_of(source.scales, source.scales + blocks, e8m0_is_moderate))
-    return panel_decoded<Lanes<X>>(x, pitch, rows, d, sums, source, ahead);
+  if (Narrow::kStep == W || std::all_of(source.scales, source.scales + blocks, e8m0_is_moderate))
+    return panel_decoded<Narrow>(x, pitch, rows, d, sums, source, ahead);
   // Exponents that bf16 products would flush, and NaN.
   E4m3Source<FloatLanes> wide = fill(E4m3Source<FloatLanes>{});
   wide.scales = source.scales;
