@@ -9,6 +9,7 @@ from pathlib import Path
 
 import dsv4spec
 import pytest
+import torch
 from build_util import ROOT, copy_sources, run, tool
 from dsv4spec import _C
 from test_build import LEVEL, _configure
@@ -42,6 +43,31 @@ def test_every_header_compiles_alone(language, standard, names, tmp_path):
         result = run(compiler(*names), "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror",
                      "-fsyntax-only", f"-I{dsv4spec.get_include()}", "-include", f"dsv4spec/{header.name}", "/dev/null")
         assert result.returncode == 0, result.stdout
+
+
+def test_the_dlpack_header_stands_for_any_other(tmp_path):
+    """Every name of the dlpack.h that torch brings is in ours, with its value or its place: it may come first."""
+    torchs = Path(torch.__file__).parent / "include" / "ATen" / "dlpack.h"
+    text = torchs.read_text()
+    numbers = re.findall(r"^\s+(kDL\w+) = ", text, re.M) + re.findall(r"#define (DLPACK_FLAG_\w+)", text)
+    types = re.findall(r"^} (DL\w+);", text, re.M)
+    functions = re.findall(r"^typedef int \(\*(DL\w+)\)", text, re.M)
+    members = [(struct, name) for body, struct in re.findall(r"^typedef struct \w*\s?{(.*?)^} (\w+);", text, re.M | re.S)
+               for name in re.findall(r"^  [\w ]+?[ *](?:\(\*)?(\w+)(?:\)\(.*\))?;", body, re.M)]
+    assert len(numbers) > 30 and len(types) >= 9 and len(functions) >= 5 and ("DLTensor", "byte_offset") in members
+    lines = [f'printf("{n} %lu\\n", (unsigned long){n});' for n in numbers]
+    lines += [f'printf("{t} %zu\\n", sizeof({t}));' for t in types + functions]
+    lines += [f'printf("{s}.{m} %zu\\n", offsetof({s}, {m}));' for s, m in members]
+    said = []
+    for header in ("ATen/dlpack.h", "dsv4spec/dlpack_abi.h"):
+        (tmp_path / "names.cpp").write_text("#include <cstddef>\n#include <cstdio>\n#ifdef DLPACK_EXTERN_C\n#error\n#endif\n"
+                                            f"#include <{header}>\nDLPACK_EXTERN_C DLPACK_DLL int f();\nint main() {{\n"
+                                            + "\n".join(lines) + "\n}\n")
+        result = run(compiler("c++", "g++", "clang++"), "-std=c++17", f"-I{torchs.parents[1]}", f"-I{dsv4spec.get_include()}",
+                     tmp_path / "names.cpp", "-o", tmp_path / "names")
+        assert result.returncode == 0, result.stdout
+        said.append(run(tmp_path / "names").stdout)
+    assert said[0] == said[1] and len(said[0].splitlines()) == len(lines)
 
 
 def _declared() -> set[str]:

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The part of the DLPack 1.x ABI this package speaks, written from the DLPack specification, so that
- * nothing has to be installed beside it. It uses DLPack's own include guard: with <dlpack/dlpack.h>
- * included first (in any order of the two) only one of them takes effect.
+ * The C declarations of DLPack 1.x, written from the DLPack specification, so that nothing has to be installed beside
+ * this package. It has DLPack's own include guard and all its names: of this file and another's dlpack.h the one that
+ * is included first takes effect, whichever that is.
  */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
@@ -11,22 +11,42 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#define DLPACK_EXTERN_C extern "C"
 extern "C" {
+#else
+#define DLPACK_EXTERN_C
 #endif
+#define DLPACK_DLL
 
 #define DLPACK_MAJOR_VERSION 1
-#define DLPACK_MINOR_VERSION 2
+#define DLPACK_MINOR_VERSION 3
 
 typedef struct {
   uint32_t major;
   uint32_t minor;
 } DLPackVersion;
 
+#ifdef __cplusplus
+typedef enum : int32_t {
+#else
 typedef enum {
+#endif
   kDLCPU = 1,
   kDLCUDA = 2,
   kDLCUDAHost = 3,
-  kDLExtDev = 12 /* torch_npu exports NPU tensors as an extension device */
+  kDLOpenCL = 4,
+  kDLVulkan = 7,
+  kDLMetal = 8,
+  kDLVPI = 9,
+  kDLROCM = 10,
+  kDLROCMHost = 11,
+  kDLExtDev = 12, /* torch_npu exports NPU tensors as an extension device */
+  kDLCUDAManaged = 13,
+  kDLOneAPI = 14,
+  kDLWebGPU = 15,
+  kDLHexagon = 16,
+  kDLMAIA = 17,
+  kDLTrn = 18
 } DLDeviceType;
 
 typedef struct {
@@ -42,8 +62,17 @@ typedef enum {
   kDLBfloat = 4U,
   kDLComplex = 5U,
   kDLBool = 6U,
+  kDLFloat8_e3m4 = 7U,
+  kDLFloat8_e4m3 = 8U,
+  kDLFloat8_e4m3b11fnuz = 9U,
   kDLFloat8_e4m3fn = 10U,
-  kDLFloat8_e8m0fnu = 14U
+  kDLFloat8_e4m3fnuz = 11U,
+  kDLFloat8_e5m2 = 12U,
+  kDLFloat8_e5m2fnuz = 13U,
+  kDLFloat8_e8m0fnu = 14U,
+  kDLFloat6_e2m3fn = 15U,
+  kDLFloat6_e3m2fn = 16U,
+  kDLFloat4_e2m1fn = 17U
 } DLDataTypeCode;
 
 typedef struct {
@@ -70,6 +99,7 @@ typedef struct DLManagedTensor {
 
 #define DLPACK_FLAG_BITMASK_READ_ONLY (1UL << 0UL)
 #define DLPACK_FLAG_BITMASK_IS_COPIED (1UL << 1UL)
+#define DLPACK_FLAG_BITMASK_IS_SUBBYTE_TYPE_PADDED (1UL << 2UL)
 
 typedef struct DLManagedTensorVersioned {
   DLPackVersion version;
@@ -85,15 +115,20 @@ typedef struct DLPackExchangeAPIHeader {
   struct DLPackExchangeAPIHeader* prev_api;
 } DLPackExchangeAPIHeader;
 
+typedef int (*DLPackManagedTensorAllocator)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
+                                            void (*set_error)(void* error_ctx, const char* kind, const char* message));
+typedef int (*DLPackManagedTensorFromPyObjectNoSync)(void* py_object, DLManagedTensorVersioned** out);
+typedef int (*DLPackManagedTensorToPyObjectNoSync)(DLManagedTensorVersioned* tensor, void** out_py_object);
+typedef int (*DLPackDLTensorFromPyObjectNoSync)(void* py_object, DLTensor* out);
+typedef int (*DLPackCurrentWorkStream)(DLDeviceType device_type, int32_t device_id, void** out_stream);
+
 typedef struct DLPackExchangeAPI {
   DLPackExchangeAPIHeader header;
-  int (*managed_tensor_allocator)(DLTensor* prototype, DLManagedTensorVersioned** out, void* error_ctx,
-                                  void (*set_error)(void* error_ctx, const char* kind,
-                                                    const char* message));
-  int (*managed_tensor_from_py_object_no_sync)(void* py_object, DLManagedTensorVersioned** out);
-  int (*managed_tensor_to_py_object_no_sync)(DLManagedTensorVersioned* tensor, void** out_py_object);
-  int (*dltensor_from_py_object_no_sync)(void* py_object, DLTensor* out); /* may be NULL */
-  int (*current_work_stream)(DLDeviceType device_type, int32_t device_id, void** out_stream);
+  DLPackManagedTensorAllocator managed_tensor_allocator;
+  DLPackManagedTensorFromPyObjectNoSync managed_tensor_from_py_object_no_sync;
+  DLPackManagedTensorToPyObjectNoSync managed_tensor_to_py_object_no_sync;
+  DLPackDLTensorFromPyObjectNoSync dltensor_from_py_object_no_sync; /* may be NULL */
+  DLPackCurrentWorkStream current_work_stream;
 } DLPackExchangeAPI;
 
 #ifdef __cplusplus
