@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--draft-p-min", type=float, default=0.0, metavar="P",
                         help="draft on while NextN gives its last draft at least this probability (0: always)")
     add_backend_arguments(parser)
-    parser.add_argument("--repeats", type=positive, default=7, metavar="N")
+    parser.add_argument("--repeats", type=positive, default=7, metavar="N", help="runs of each kind, by turns (7)")
 
 
 def run(args: argparse.Namespace) -> int:
