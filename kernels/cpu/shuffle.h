@@ -27,6 +27,27 @@ inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2); }
 
 // W vectors become one: lane l of the result combines all lanes of v[l], each by the same pairwise tree.
 // (Recursive, so that indices are constants and the vectors stay in registers.)
+#if defined(__AVX512F__)
+// Lanes i and i + Half of a and of b combined; those of a come where the bit Half of the lane's number is clear. Selections
+// run on any port, so a step has one shuffle where zips have two.
+template <int Half, class Combine>
+inline vf fold(vf x, vf y, Combine combine) {
+  constexpr __mmask16 upper = Half == 8 ? 0xff00 : Half == 4 ? 0xf0f0 : Half == 2 ? 0xcccc : 0xaaaa;
+  const __m512 a = reinterpret_cast<__m512>(x), b = reinterpret_cast<__m512>(y);
+  const __m512 own = _mm512_mask_blend_ps(upper, a, b), rest = _mm512_mask_blend_ps(upper, b, a);
+  __m512 other;
+  if constexpr (Half == 8) other = _mm512_maskz_shuffle_f32x4(0xffff, rest, rest, 0x4e);
+  else if constexpr (Half == 4) other = _mm512_maskz_shuffle_f32x4(0xffff, rest, rest, 0xb1);
+  else other = _mm512_maskz_permute_ps(0xffff, rest, Half == 2 ? 0x4e : 0xb1);
+  return combine(reinterpret_cast<vf>(own), reinterpret_cast<vf>(other));
+}
+template <int First = 0, int Step = 1, class Combine>
+inline vf combine_lanes(const vf* v, Combine combine) {
+  if constexpr (Step == W) return v[First];
+  else
+    return fold<Step>(combine_lanes<First, 2 * Step>(v, combine), combine_lanes<First + Step, 2 * Step>(v, combine), combine);
+}
+#else
 template <int First = 0, int Step = 1, class Combine>
 inline vf combine_lanes(const vf* v, Combine combine) {
   if constexpr (Step == W) {
@@ -36,6 +57,7 @@ inline vf combine_lanes(const vf* v, Combine combine) {
     return combine(zip_lo(a, b), zip_hi(a, b));
   }
 }
+#endif
 inline vf sums_of(const vf* v) {
   return combine_lanes(v, [](vf a, vf b) { return a + b; });
 }

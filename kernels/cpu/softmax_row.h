@@ -26,6 +26,7 @@ struct RowState {
   int n;              // keys of the step
   bool first;
   const T* ahead = nullptr;  // the query of the next item
+  const T* result;           // where this item's goes
   const bool past_caches;    // how the result is stored
 
   explicit RowState(const P& p) : past_caches(streamable<T>(p.out)) {}
@@ -38,6 +39,7 @@ struct RowState {
     padded = (count + kTileHeads - 1) / kTileHeads * kTileHeads;
     first = true;
     n = 0;
+    result = p.out.template at<T>(row, h0);
     for (int h = 0; h < padded; ++h)
       q[h] = Tiles<T>::query(room + h * kMaxHeadSize, h < heads ? p.q.template at<T>(row, h0 + h) : kZeroKey<T>, p.D);
     for (int h = 0; h < kHeads; ++h) top[h] = -INFINITY, sum[h] = 0.0f;
@@ -74,7 +76,8 @@ struct RowState {
         lanes[h] = lanes[h] + e;
       }
     for (int h = 0; h < kHeads; h += W) store(sum + h, load(sum + h) * load(alpha + h) + sums_of(lanes + h));
-    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D, first ? ahead : nullptr);
+    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D, first ? ahead : nullptr,
+                  first && !past_caches ? result : nullptr);
     first = false;
     n = 0;
   }

@@ -9,6 +9,8 @@
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 
+#include <initializer_list>
+
 namespace dsv4::cpu {
 
 template <>
@@ -37,7 +39,7 @@ struct Tiles<bf16> {
   }
 
   static void mix(float* acc, const float* alpha, const float* weight, int heads, const bf16* const* keys, int n,
-                  int64_t D, const bf16* ahead) {
+                  int64_t D, const bf16* ahead, const bf16* result) {
     for (int h = 0; h < heads; h += kTileHeads) {
       alignas(64) uint32_t pairs[kTileHeads][kBlock / 2];  // the weights of two neighbouring keys
       for (int i = 0; i < kTileHeads; ++i)
@@ -50,8 +52,9 @@ struct Tiles<bf16> {
       const float* scale = alpha ? alpha + h : nullptr;
       int64_t d = 0;
       for (; d + 2 * kPair <= D; d += 2 * kPair) {
-        if (ahead)  // of each of the heads as much as is mixed now
-          for (int i = 0; i < 2 * kTileHeads; ++i) __builtin_prefetch(ahead + h * D + (4 * d + i * kPair), 0, 2);
+        for (const bf16* rows : {ahead, result})  // of each of the heads as much as is mixed now
+          if (rows)
+            for (int i = 0; i < 2 * kTileHeads; ++i) __builtin_prefetch(rows + h * D + (4 * d + i * kPair), 0, 2);
         mix_tile<2, load_pair>(a + d, scale, pairs, keys, n, d);
       }
       if (d + kPair <= D) mix_tile<1, load_pair>(a + d, scale, pairs, keys, n, d), d += kPair;
