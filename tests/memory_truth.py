@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the memory-bound CUDA kernels ask of memory at Flash sizes, as the shadow flavour of the emulator counts it, against
-the bytes that they have to move. Run as a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
+"""What the memory-bound CUDA kernels ask of memory at Flash sizes, and mHC at Pro's, as the shadow flavour of the emulator
+counts it, against the bytes that they have to move: every byte once, but for what a comment beside the case names. Run as
+a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
 from __future__ import annotations
 
 import functools
@@ -14,6 +15,7 @@ from dsv4spec import ops, use_backend
 from dsv4spec.models.rope import rope_table
 
 D_MODEL, HC, HEADS, HEAD, ROPE, WINDOW, PAGE = 4096, 4, 64, 512, 64, 128, 64
+PRO = 7168
 SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
 CASES = {}  # name -> () -> (bytes, call)
 
@@ -41,44 +43,51 @@ def case(make, most=16):
     return make
 
 
+def case_of_pro(make):
+    case(make)
+    for T in (1, 4):
+        CASES[f"{make.__name__} T={T} Pro"] = lambda T=T: make(T, PRO)
+    return make
+
+
 # Rules: a row or a weight counts once, but for what the kernel's own first lines say is read again, from the
 # L2.
-def site(T, columns, streams):
+def site(T, d, columns, streams):
     """Of mhc_pre and its like: fn, base, scale, norm weight, y; `streams` readings or writings of hc * d elements."""
-    return columns * HC * D_MODEL * 4 + 4 * columns + 12 + 2 * D_MODEL + 2 * T * D_MODEL * (1 + streams * HC)
+    return columns * HC * d * 4 + 4 * columns + 12 + 2 * d + 2 * T * d * (1 + streams * HC)
 
 
 def mixers(T):
     return f32(T, HC), f32(T, HC, HC), 4 * T * (HC + HC * HC)
 
 
-@case
-def mhc_post(T):
-    y, residual, out, (post, comb, small) = random(T, D_MODEL), random(T, HC, D_MODEL), random(T, HC, D_MODEL), mixers(T)
-    return (2 * T * D_MODEL * (2 * HC + 1) + small, lambda: ops.mhc_post(y, residual, post, comb, out=out))
+@case_of_pro
+def mhc_post(T, d=D_MODEL):
+    y, residual, out, (post, comb, small) = random(T, d), random(T, HC, d), random(T, HC, d), mixers(T)
+    return (2 * T * d * (2 * HC + 1) + small, lambda: ops.mhc_post(y, residual, post, comb, out=out))
 
 
-@case
-def mhc_pre(T):  # on clusters: the streams once
-    residual, y, (post, comb, small) = random(T, HC, D_MODEL), random(T, D_MODEL), mixers(T)
-    fn = f32(24, HC * D_MODEL), f32(24), f32(3)
-    return (site(T, 24, 1) + small, lambda: ops.mhc_pre(
-        residual, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL), out=(y, post, comb)))
+@case_of_pro
+def mhc_pre(T, d=D_MODEL):  # on clusters: the streams once
+    residual, y, (post, comb, small) = random(T, HC, d), random(T, d), mixers(T)
+    fn = f32(24, HC * d), f32(24), f32(3)
+    return (site(T, d, 24, 1) + small, lambda: ops.mhc_pre(
+        residual, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(d), out=(y, post, comb)))
 
 
-@case
-def mhc_post_pre(T):  # the old streams are read once, the new ones written once
-    y, residual, out, (post, comb, small) = random(T, D_MODEL), random(T, HC, D_MODEL), random(T, HC, D_MODEL), mixers(T)
-    fn, after = (f32(24, HC * D_MODEL), f32(24), f32(3)), mixers(T)[:2]
-    return (site(T, 24, 2) + 2 * T * D_MODEL + 2 * small, lambda: ops.mhc_post_pre(
-        y, residual, post, comb, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(D_MODEL),
-        out=(out, random(T, D_MODEL), *after)))
+@case_of_pro
+def mhc_post_pre(T, d=D_MODEL):  # the old streams are read once, the new ones written once
+    y, residual, out, (post, comb, small) = random(T, d), random(T, HC, d), random(T, HC, d), mixers(T)
+    fn, after = (f32(24, HC * d), f32(24), f32(3)), mixers(T)[:2]
+    return (site(T, d, 24, 2) + 2 * T * d + 2 * small, lambda: ops.mhc_post_pre(
+        y, residual, post, comb, *fn, **SITE, sinkhorn_iters=20, norm_weight=random(d),
+        out=(out, random(T, d), *after)))
 
 
-@case
-def mhc_head(T):  # the streams once
-    residual, fn = random(T, HC, D_MODEL), (f32(4, HC * D_MODEL), f32(4), f32(1))
-    return (site(T, 4, 1), lambda: ops.mhc_head(residual, *fn, **SITE, norm_weight=random(D_MODEL), out=random(T, D_MODEL)))
+@case_of_pro
+def mhc_head(T, d=D_MODEL):  # the streams once
+    residual, fn = random(T, HC, d), (f32(4, HC * d), f32(4), f32(1))
+    return (site(T, d, 4, 1), lambda: ops.mhc_head(residual, *fn, **SITE, norm_weight=random(d), out=random(T, d)))
 
 
 @case

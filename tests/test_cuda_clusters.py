@@ -17,6 +17,9 @@ SITE = dict(rms_eps=1e-6, hc_eps=1e-6)
 SMALL = [(1, 136), (9, 264), (17, 1032), (70, 392)]
 CALLS = [(op, *size) for op in ("mhc_pre", "mhc_post_pre", "mhc_head") for size in SMALL] + [
     ("mhc_pre", 300, 2184), ("mhc_post_pre", 4500, 8), ("mhc_post_pre", 3, 4096), ("mhc_head", 2, 4096)]
+# Wide models: other blocks, tiles of 8 and 16 tokens, a last block with part of its channels or none; several tiles.
+CALLS += [("mhc_pre", 1, 7168), ("mhc_post_pre", 20, 7168), ("mhc_head", 9, 7168), ("mhc_pre", 11, 4104),
+          ("mhc_post_pre", 2, 8192), ("mhc_head", 150, 4104), ("mhc_pre", 150, 4104)]
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +59,26 @@ def test_one_launch_with_the_bits_of_two(emu, op, T, d):
         assert torch.isfinite(a).all() and torch.equal(bits(a), bits(b))
 
 
+@pytest.mark.parametrize("weight", ["inf", "nan"])
+@pytest.mark.parametrize("op, d", [("mhc_pre", 264), ("mhc_pre", 4104), ("mhc_post_pre", 4104), ("mhc_head", 4104)])
+def test_values_that_are_not_finite(emu, op, d, weight):
+    """In weights of two columns, and in one token: what they give in two launches."""
+    args, kwargs = arguments(op, 11, d)
+    fn, rows = args[-3], args[1 if op == "mhc_post_pre" else 0]
+    fn[0, 5], fn[1, d + 70], rows[9, 2, 7] = float(weight), -float(weight), float("nan")
+    one, _ = run(emu, op, args, kwargs)
+    two, _ = run(emu, op, args, kwargs, capability=80)
+    for a, b in zip(one, two):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    y = one[op == "mhc_post_pre"]
+    assert y[9].isnan().any() and y[[0, 8, 10]].isfinite().all() == (weight == "inf")
+
+
+@pytest.mark.parametrize("d", [264, 4360])
 @pytest.mark.parametrize("op", ["mhc_pre", "mhc_post_pre", "mhc_head"])
-def test_a_row_does_not_depend_on_its_batch(emu, op):
+def test_a_row_does_not_depend_on_its_batch(emu, op, d):
     """With the norm, whose sum goes through the cluster too; tiles of every size."""
-    T, d = 110, 264
+    T = 110
     args, kwargs = arguments(op, T, d)
     kwargs["norm_weight"] = torch.rand(d, generator=rng("norm", d)).bfloat16()
     rows = len(args) - 3  # arguments that have a row a token
@@ -81,7 +100,7 @@ def test_code_of_an_older_gpu_on_a_newer_one_takes_two_launches(emu, op):
 
 
 def test_what_does_not_fit_takes_two_launches(emu):
-    for T, hc, d, dtype in ((1, 4, 4104, torch.bfloat16), (2, 2, 136, torch.bfloat16), (2, 4, 136, torch.float32)):
+    for T, hc, d, dtype in ((1, 4, 8200, torch.bfloat16), (2, 2, 136, torch.bfloat16), (2, 4, 136, torch.float32)):
         _, launches = run(emu, "mhc_pre", pre_inputs(T, hc, d, dtype), dict(SITE, sinkhorn_iters=2))
         assert sum(launches.values()) == 2 and "mhc_cluster" not in launches
 

@@ -81,7 +81,7 @@ def test_one_call_of_an_op_is_as_many_kernels_as_the_plan_says():
     capture = Both()
     parts = count(flash(config()), dtype=torch.bfloat16, backend="cuda_emu", capture=capture)
     for (name, part), launched in zip(parts.items(), capture.launched, strict=True):
-        memsets = part.ops["nextn_fuse_hidden"] if name == "draft" else 0  # of the tickets, where it is a single token
+        memsets = part.ops["nextn_fuse_hidden"] if name == "draft" else 0  # of the tickets, where it is a single token and part of k
         for missing in NO_KERNEL["cuda"]:
             del part.ops[missing]
         assert launched + memsets == part.kernels, part.ops

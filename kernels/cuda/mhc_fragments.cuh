@@ -63,6 +63,16 @@ DSV4_DEVICE void cut_in_three(float w, uint32_t (&part)[3]) {
   part[2] = __float_as_uint(rest - __uint_as_float(part[1])) & 0xffff0000u;
 }
 
+// A lane's fragments of a column's four values: high, middle, low.
+DSV4_DEVICE void cut_four(const float (&w)[4], uint2 (&fragment)[3]) {
+  uint32_t part[4][3];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) cut_in_three(w[c], part[c]);
+#pragma unroll
+  for (int p = 0; p < 3; ++p)
+    fragment[p] = make_uint2(part[0][p] >> 16 | part[1][p], part[2][p] >> 16 | part[3][p]);
+}
+
 // Where a lane's fragment of a step lies. The two steps of a stream are stored together, by one half warp: the odd one
 // takes the other eight of sixteen places, and both then meet all banks once.
 DSV4_DEVICE int place(int lane, int step) { return lane ^ step % 2 * 8; }
@@ -100,14 +110,12 @@ DSV4_DEVICE void stage_fn(uint2* fragments, const Rows& v, int64_t c0) {
       const int task = first + n * S::kThreads, column = task / 8 % (S::kGroups * 8);
       const int stream = task / kOfStream % HC, unit = task / (kOfStream * HC);
       if (task >= kTasks) break;
-      uint32_t part[4][3];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) cut_in_three(w[n][c], part[c]);
+      uint2 fragment[3];
+      cut_four(w[n], fragment);
       const int step = 2 * stream + task % 2, lane = place(column % 8 * 4 + task % 8 / 2, step);
       uint2* at = fragments + ((unit * S::kSteps + step) * S::kHalves + column / 8) * kWarp + lane;
 #pragma unroll
-      for (int p = 0; p < 3; ++p)
-        at[p * S::kGroups * kWarp] = make_uint2(part[0][p] >> 16 | part[1][p], part[2][p] >> 16 | part[3][p]);
+      for (int p = 0; p < 3; ++p) at[p * S::kGroups * kWarp] = fragment[p];
     }
   }
 }

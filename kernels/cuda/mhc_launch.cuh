@@ -66,31 +66,28 @@ inline cudaError_t finish(const Finish& v, bool bf16_streams, cudaStream_t strea
 }
 
 // Blocks of a cluster: as many as d has slices for.
-inline unsigned cluster_blocks(int64_t d) {
+inline unsigned cluster_blocks(int64_t d, bool wide) {
   unsigned blocks = 1;
-  while (blocks * kOfBlock < slices_of(false, d)) blocks *= 2;
+  while (blocks * kSlicesOf(wide) < slices_of(false, d)) blocks *= 2;
   return blocks;
 }
 
-// Clusters that the current device holds at a time.
-template <int HC, int COLUMNS, bool MIX>
-inline int clusters_of(unsigned blocks) {
-  using S = ClusterShape<HC, COLUMNS>;
+// All tokens in one launch; false if the device has no such clusters. Up to 16 tokens are one tile, so that fn is read
+// once; more spread over the clusters.
+template <int HC, int COLUMNS, bool MIX, bool WIDE>
+inline bool run_on_clusters(const Rows& rows, const Finish& ends, cudaStream_t stream, cudaError_t& error) {
+  using S = ClusterShape<HC, COLUMNS, WIDE>;
   static KnownClusters known;
-  return clusters_at_once(known, reinterpret_cast<const void*>(&mhc_cluster<HC, COLUMNS, MIX>), blocks, S::kThreads,
-                          S::kSmem);
-}
-
-// In one launch. Up to 16 tokens are one tile, so that fn is read once; more spread over the clusters.
-template <int HC, int COLUMNS, bool MIX>
-inline cudaError_t run_on_clusters(const Rows& rows, const Finish& ends, unsigned blocks, int clusters,
-                                   cudaStream_t stream) {
-  using S = ClusterShape<HC, COLUMNS>;
+  const auto kernel = &mhc_cluster<HC, COLUMNS, MIX, WIDE>;
+  const unsigned blocks = cluster_blocks(rows.d, WIDE);
+  const int clusters = clusters_at_once(known, reinterpret_cast<const void*>(kernel), blocks, S::kThreads, S::kSmem);
+  if (!clusters) return false;
   const int64_t each = std::max(ceil_div<int64_t>(rows.tokens, clusters), std::min<int64_t>(rows.tokens, kTile));
-  const int64_t tile = each <= 8 ? 8 : each <= 16 ? 16 : kMostTokens;
+  const int64_t tile = each <= 8 ? 8 : each <= 16 ? 16 : S::kMostTokens;
   const int64_t used = std::min<int64_t>(clusters, ceil_div(rows.tokens, tile));
-  return launch_clusters(&mhc_cluster<HC, COLUMNS, MIX>, blocks, static_cast<unsigned>(used * blocks), S::kThreads,
-                         S::kSmem, stream, rows, ends, static_cast<int>(tile));
+  error = launch_clusters(kernel, blocks, static_cast<unsigned>(used * blocks), S::kThreads, S::kSmem, stream, rows, ends,
+                          static_cast<int>(tile));
+  return true;
 }
 
 // Both launches `rows` and `ends` are filled but for the tokens, `partial` and the slices.
@@ -117,13 +114,15 @@ inline cudaError_t run_in_two(Rows rows, Finish ends, int64_t T, bool bf16_strea
 template <int HC, int COLUMNS, bool MIX>
 inline cudaError_t run(Rows rows, Finish ends, int64_t T, bool bf16_streams, const Launch& l) {
   if constexpr (HC == 4) {
-    const unsigned blocks = cluster_blocks(rows.d);
-    const bool fits = bf16_streams && T > 0 && rows.d <= kMostChannels;
-    if (const int clusters = fits ? clusters_of<HC, COLUMNS, MIX>(blocks) : 0) {
+    if (bf16_streams && T > 0 && rows.d <= kMostChannels(true)) {
       rows.tokens = ends.tokens = T;
       ends.slices = static_cast<int>(slices_of(false, rows.d));
       ends.groups = static_cast<int>(ceil_div<int64_t>(ends.slices, kGroup));
-      return run_on_clusters<HC, COLUMNS, MIX>(rows, ends, blocks, clusters, stream_of(l));
+      cudaError_t e = cudaSuccess;
+      const bool wide = rows.d > kMostChannels(false);
+      if (wide ? run_on_clusters<HC, COLUMNS, MIX, true>(rows, ends, stream_of(l), e)
+               : run_on_clusters<HC, COLUMNS, MIX, false>(rows, ends, stream_of(l), e))
+        return e;
     }
   }
   return run_in_two<HC, COLUMNS, MIX>(rows, ends, T, bf16_streams, l);

@@ -3,7 +3,7 @@
 //
 // The launches of mhc_pre.cu, instead of those and one more of the single ops: the new residual is formed in the
 // registers that hold the operands of its product, rounded as it is written. On clusters (sm_90 and newer, bf16, hc 4,
-// d up to 4096) the old residual is read once and the new one written once: y comes from the same registers. In two
+// d up to 8192) the old residual is read once and the new one written once: y comes from the same registers. In two
 // launches, y reads it again, from the L2 for up to some hundred tokens.
 //
 // Flash in bf16: fn 1.57 MB once, then a token reads 41.0 KB and writes 41.1 KB; 1.0 Mflop (and 2.6 on tensor cores).

@@ -72,9 +72,43 @@ DSV4_DEVICE void mix_token(Raw8<bf16> (&x)[HC], const Raw8<bf16>& y, const float
   }
 }
 
+// With MIX, forms and writes the new streams of a thread's two tokens, of the up to `left` from `token`: they are then
+// what `in` holds. Then the sums of squares of its channels. `mix` are the coefficients of the tile's tokens.
+template <int HC, bool MIX>
+DSV4_DEVICE void open_tile(ProjectLoad<HC>& in, float (&squares)[2], const Rows& v, const float* mix, int64_t token,
+                           int64_t left, int64_t channel) {
+  const int g = threadIdx.x % kWarp / 4;
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    if constexpr (MIX) {
+      if (g + 8 * n < left && channel < v.d)
+        mix_token<HC>(in.x[n], in.y[n], mix + (8 * n + g) * (HC + HC * HC),
+                      static_cast<bf16*>(v.out) + (v.first + token + 8 * n + g) * v.out_t + channel, v);
+    }
+#pragma unroll
+    for (int s = 0; s < HC; ++s) {
+      float x[8];
+      unpack(x, in.x[n][s]);
+#pragma unroll
+      for (int c = 0; c < 8; ++c) squares[n] = fmaf(x[c], x[c], squares[n]);
+    }
+  }
+}
+
+// A thread's sum of column 8 `group` + lane / 4 of token 8n + 2 (lane % 4) + j: in D, rows g and g + 8 are two halves.
+template <int GROUPS, int TILES>
+DSV4_DEVICE float column_sum(const float (&acc)[2][TILES][4], int n, int group, int j) {
+  float part[3];
+#pragma unroll
+  for (int p = 0; p < 3; ++p) {
+    const int half = p * GROUPS + group;
+    part[p] = acc[n][half / 2][half % 2 * 2 + j];
+  }
+  return part[0] + (part[1] + part[2]);
+}
+
 // One warp's part of a tile: its unit's sums of the up to `left` tokens from `token`, into `sums` [token][pitch].
-// With MIX it first forms and writes the new streams; they are then what `in` holds. `fragments` are the unit's,
-// `mix` the coefficients of the tile's tokens.
+// `fragments` are the unit's.
 template <int HC, int COLUMNS, int UNITS, bool MIX>
 DSV4_DEVICE void project_tile(ProjectLoad<HC>& in, const Rows& v, const uint2* fragments, const float* mix,
                               float* sums, int64_t token, int64_t left, int64_t channel) {
@@ -83,21 +117,7 @@ DSV4_DEVICE void project_tile(ProjectLoad<HC>& in, const Rows& v, const uint2* f
   float squares[2] = {};
   float acc[2][(S::kHalves + 1) / 2][4] = {};
   if (left > 0) {
-#pragma unroll
-    for (int n = 0; n < 2; ++n) {
-      if constexpr (MIX) {
-        if (g + 8 * n < left && channel < v.d)
-          mix_token<HC>(in.x[n], in.y[n], mix + (8 * n + g) * S::kCoefficients,
-                        static_cast<bf16*>(v.out) + (v.first + token + 8 * n + g) * v.out_t + channel, v);
-      }
-#pragma unroll
-      for (int s = 0; s < HC; ++s) {
-        float x[8];
-        unpack(x, in.x[n][s]);
-#pragma unroll
-        for (int c = 0; c < 8; ++c) squares[n] = fmaf(x[c], x[c], squares[n]);
-      }
-    }
+    open_tile<HC, MIX>(in, squares, v, mix, token, left, channel);
     if (left > 8) multiply<HC, S::kHalves, 2>(acc, fragments, lane, in.x);
     else multiply<HC, S::kHalves, 1>(acc, fragments, lane, in.x);
   }
@@ -107,15 +127,8 @@ DSV4_DEVICE void project_tile(ProjectLoad<HC>& in, const Rows& v, const uint2* f
 #pragma unroll
     for (int group = 0; group < S::kGroups; ++group)
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {  // a thread's D of tokens 2q and 2q + 1: rows g and g + 8, two halves
-        float part[3];
-#pragma unroll
-        for (int p = 0; p < 3; ++p) {
-          const int half = p * S::kGroups + group;
-          part[p] = acc[n][half / 2][half % 2 * 2 + j];
-        }
-        sums[(8 * n + 2 * q + j) * S::kPitch + group * 8 + g] = part[0] + (part[1] + part[2]);
-      }
+      for (int j = 0; j < 2; ++j)
+        sums[(8 * n + 2 * q + j) * S::kPitch + group * 8 + g] = column_sum<S::kGroups>(acc, n, group, j);
   }
 }
 
