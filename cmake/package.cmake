@@ -11,7 +11,8 @@ string(REGEX REPLACE "^#define DSV4_ABI_VERSION ([0-9]+)$" "\\1" DSV4_ABI_VERSIO
 set(written "")
 file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_CURRENT_SOURCE_DIR}/include" include/dsv4spec/*.h)
 foreach(header IN LISTS headers)
-  add_custom_command(OUTPUT "${package_dir}/include/${header}" DEPENDS "include/${header}" VERBATIM
+  add_custom_command(OUTPUT "${package_dir}/include/${header}" VERBATIM
+    DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/include/${header}"
     COMMAND ${CMAKE_COMMAND} -E copy "${CMAKE_CURRENT_SOURCE_DIR}/include/${header}" "${package_dir}/include/${header}")
   list(APPEND written "${package_dir}/include/${header}")
 endforeach()

@@ -220,6 +220,19 @@ def test_nothing_in_the_package_names_the_place_of_its_build():
             assert entry.startswith("$ORIGIN") or "npu" in path.name, (path, entry)  # CANN's own place
 
 
+def test_headers_beside_libraries_in_the_build_folder(tmp_path):
+    """DSV4SPEC_LIB_DIR may be lib/ of the build folder: a header's copy there is not what it is made from."""
+    tree, build = copy_sources(tmp_path / "tree", without=("kernels/cuda", "kernels/ascendc")), tmp_path / "b"
+    result = _configure(tree, build, DSV4SPEC_CPU_LEVELS=LEVEL)  # with -DDSV4SPEC_LIB_DIR=b/lib
+    assert result.returncode == 0, result.stdout
+    result = run(tool("cmake"), "--build", build, "--target", "dsv4spec_headers")
+    assert result.returncode == 0 and "Circular" not in result.stdout, result.stdout
+    assert {h.name for h in (build / "include" / "dsv4spec").glob("*.h")} == {h.name for h in HEADERS}
+    (tree / "include" / "dsv4spec" / "tree.h").write_text("changed")
+    assert run(tool("cmake"), "--build", build, "--target", "dsv4spec_headers").returncode == 0
+    assert (build / "include" / "dsv4spec" / "tree.h").read_text() == "changed"
+
+
 @pytest.mark.package
 def test_cmake_install_gives_a_prefix_that_works(tmp_path):
     tree = copy_sources(tmp_path / "tree", without=("kernels/cuda", "kernels/ascendc"))
