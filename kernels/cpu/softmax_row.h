@@ -83,20 +83,23 @@ struct RowState {
   }
 
   void finish(const P& p, int64_t row, int64_t h0, const Turn* turn) {
-    alignas(64) float o[kMaxHeadSize];
-    for (int h = 0; h < heads; ++h) {
-      const float sink = p.sink ? *p.sink.template at<float>(h0 + h) : -INFINITY;
+    alignas(64) float sink[kHeads], factor[kHeads];
+    for (int h = 0; h < kHeads; ++h)
+      sink[h] = p.sink && h < heads ? *p.sink.template at<float>(h0 + h) : -INFINITY;
+    for (int h = 0; h < kHeads; h += W) {
       // The larger of the two maxima is subtracted, so neither exponential overflows.
-      const float m = sink > top[h] ? sink : top[h];
-      const float part = std::exp(top[h] - m);
-      float factor = part / (sum[h] * part + std::exp(sink - m));
-      if (sink == INFINITY) factor = 0.0f;
-      Tiles<T>::take_result(o, acc + h * kMaxHeadSize, p.D);
+      const vf s = load(sink + h), t = load(top + h), m = vmax(s, t), part = vexp(t - m);
+      const vi all = s == splat(INFINITY);  // the sink takes all of it
+      const vf f = part / (load(sum + h) * part + vexp(s - m));
+      store(factor + h, reinterpret_cast<vf>(reinterpret_cast<vi>(f) & ~all));
+    }
+    for (int h = 0; h < heads; ++h) {
+      const float* a = acc + h * kMaxHeadSize;
       T* out = p.out.template at<T>(row, h0 + h);
       int64_t d = 0;
       auto put = [&](vf v) { past_caches ? stream(out + d, v) : store(out + d, v); };
-      for (; d < (turn ? turn->begin : p.D); d += W) put(load(o + d) * factor);
-      for (; d < p.D; d += W) put((*turn)(load(o + d) * factor, d));
+      for (; d < (turn ? turn->begin : p.D); d += W) put(Tiles<T>::result(a, d) * factor[h]);
+      for (; d < p.D; d += W) put((*turn)(Tiles<T>::result(a, d) * factor[h], d));
     }
   }
 };

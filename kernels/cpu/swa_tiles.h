@@ -48,8 +48,8 @@ struct Tiles {
     }
   }
 
-  // A row of acc in the order of the dims.
-  static void take_result(float* to, const float* acc, int64_t D) { std::memcpy(to, acc, D * sizeof(float)); }
+  // Dims d .. d + W of a row of acc.
+  static vf result(const float* acc, int64_t d) { return load(acc + d); }
 
  private:
   static void score_tile(float* score, const Q* const* q, const T* const* keys, int64_t D) {

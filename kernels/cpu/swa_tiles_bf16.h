@@ -62,13 +62,11 @@ struct Tiles<bf16> {
     }
   }
 
-  static void take_result(float* to, const float* acc, int64_t D) {
+  static vf result(const float* acc, int64_t d) {
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 2, 3, 10, 11), high = _mm512_setr_epi64(4, 5, 12, 13, 6, 7, 14, 15);
-    for (int64_t d = 0; d < D; d += kPair) {
-      const __m512d a = _mm512_loadu_pd(acc + d), b = _mm512_loadu_pd(acc + d + W);
-      _mm512_storeu_pd(to + d, _mm512_permutex2var_pd(a, low, b));
-      if (d + W < D) _mm512_storeu_pd(to + d + W, _mm512_permutex2var_pd(a, high, b));
-    }
+    const float* pair = acc + d / kPair * kPair;
+    return reinterpret_cast<vf>(
+        _mm512_permutex2var_pd(_mm512_loadu_pd(pair), d % kPair ? high : low, _mm512_loadu_pd(pair + W)));
   }
 
  private:
