@@ -108,7 +108,7 @@ inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead
 }
 
 // The sums of four vectors, each with the bits of hsum.
-inline void hsum4(const vf* v, float* out) {
+__attribute__((always_inline)) inline void hsum4(const vf* v, float* out) {
 #if defined(__clang__) || __GNUC__ >= 12
   typedef float v4 __attribute__((vector_size(16)));
   v4 q[4];

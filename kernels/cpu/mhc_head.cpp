@@ -15,7 +15,7 @@ int32_t launch(const MhcHeadParams& p, const Launch& l) {
   const float scale = *p.scale.at<const float>(), eps = static_cast<float>(p.hc_eps);
   mhc_dispatch(p.residual, [&](auto zero, auto hc) {
     constexpr int HC = decltype(hc)::value;
-    mhc_project_and_join<decltype(zero), HC, HC>(
+    mhc_project_and_join<decltype(zero), HC, HC, false>(
         rows, static_cast<float*>(l.workspace), [](int64_t, int64_t, int64_t) {},
         [&](int64_t, int, const vf* m, vf* weights) {
           for (int i = 0; i < HC; ++i) weights[i] = sigmoid(m[i] * scale + *p.base.at<const float>(i)) + eps;

@@ -16,7 +16,7 @@ int32_t launch(const MhcPostPreParams& p, const Launch& l) {
   mhc_dispatch(p.residual, [&](auto zero, auto hc) {
     using T = decltype(zero);
     constexpr int HC = decltype(hc)::value;
-    mhc_project_and_join<T, HC, (2 + HC) * HC>(
+    mhc_project_and_join<T, HC, (2 + HC) * HC, true>(
         rows, static_cast<float*>(l.workspace),
         [&](int64_t t, int64_t c0, int64_t n) {
           mix_channels<T, HC>(p.y, p.residual, p.residual_out, MixCoefficients<HC>(p.post, p.comb, t), t, c0, n);

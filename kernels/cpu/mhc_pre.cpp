@@ -14,7 +14,7 @@ int32_t launch(const MhcPreParams& p, const Launch& l) {
   const MhcRows rows = mhc_rows(p, p.residual, p.y);
   mhc_dispatch(p.residual, [&](auto zero, auto hc) {
     constexpr int HC = decltype(hc)::value;
-    mhc_project_and_join<decltype(zero), HC, (2 + HC) * HC>(
+    mhc_project_and_join<decltype(zero), HC, (2 + HC) * HC, false>(
         rows, static_cast<float*>(l.workspace), [](int64_t, int64_t, int64_t) {},
         [&](int64_t t, int count, const vf* m, vf* weights) {
           pre_coefficients<HC>(rows, p.post, p.comb, p.sinkhorn_iters, t, count, m, weights);
