@@ -34,12 +34,14 @@ __attribute__((noinline)) void project(const MhcRows& p, int64_t t0, int64_t t1,
     const int64_t c0 = i / HC * kPiece;
     return MhcTile{t, std::min(kRows, t1 - t), i % HC, c0, std::min(kPiece, p.d - c0)};
   };
-  auto place = [&](const MhcTile& tile) { return tile.s * p.d + tile.c0; };
   for (int64_t i = begin; i < end; ++i) {
     MhcTile tile = piece_of(i, t0);
     const MhcTile following = i + 1 < end ? piece_of(i + 1, t0) : after;
-    MhcPlan plan{{}, 0, (t1 - t0 + kRows - 1) / kRows, following.count > 0 ? place(following) - place(tile) : 0,
-                 p.fn.stride[0], first && i == begin};
+    MhcPlan<T, COLUMNS> plan{{}, 0, (t1 - t0 + kRows - 1) / kRows, first && i == begin, {}};
+    for (int c = 0; c < COLUMNS && following.count > 0; ++c) {
+      plan.ahead[c] = following.column(p, c);
+      __builtin_prefetch(plan.ahead[c], 0, 2);  // all at once, so that the walks for their pages overlap
+    }
     for (; tile.t < t1; ++plan.tile) {
       if (tile.s == 0)
         for (int64_t t = tile.t; t < tile.t + tile.count; ++t) before(t, tile.c0, tile.n);
@@ -77,29 +79,28 @@ inline vf sigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
 
 // y = sum over the streams, rounded; then the norm of the rounded row, if there is one. weights: HC, one token's. next: the
 // token whose y is fetched meanwhile.
-template <class T, int HC>
+template <class T, int HC, bool Norm, bool Stream>
 inline void join_streams(const MhcRows& p, int64_t t, const float* weights, int64_t next) {
   T *y = p.y.at<T>(t), *next_y = p.y.at<T>(next);
-  const bool norm = static_cast<bool>(p.norm_weight);
   const T* row[HC];
   for (int s = 0; s < HC; ++s) row[s] = p.residual.at<const T>(t, s);
   vf squares{};
   for_vectors(p.d, [&](int64_t c, int n) {
-    __builtin_prefetch(next_y + c, 1, 2);
-    vf v = load_some(row[0] + c, n) * weights[0];
-    for (int s = 1; s < HC; ++s) v += load_some(row[s] + c, n) * weights[s];
-    store_some(y + c, v, n);
-    v = rounded<T>(v);
-    squares += v * v;
+    if constexpr (!Stream) __builtin_prefetch(next_y + c, 1, 2);
+    vf v{};  // so that every product is one of a product and a sum: GCC may fuse either of two products
+    for (int s = 0; s < HC; ++s) v += load_some(row[s] + c, n) * weights[s];
+    if constexpr (Stream) stream(y + c, v);
+    else store_some(y + c, v, n);
+    if constexpr (Norm) v = rounded<T>(v), squares += v * v;
   });
-  if (norm) scale_row<T>(y, p.norm_weight, inverse_rms(hsum(squares), p.d, p.rms_eps), p.d, y);
+  if constexpr (Norm) scale_row<T>(y, p.norm_weight, inverse_rms(hsum(squares), p.d, p.rms_eps), p.d, y);
 }
 
-// Weights and stream sums of tokens [t0, t1), whose sums begin at `partial`. Not inlined: GCC would be free to fuse other
-// products with sums at each place, and a row's bits would depend on the number of tokens.
+// Weights and stream sums of tokens [t0, t1), whose sums begin at `partial`.
 template <class T, int HC, int COLUMNS, class Coefficients>
 __attribute__((noinline)) void join(const MhcRows& p, int64_t t0, int64_t t1, const float* partial, int64_t pieces,
                  Coefficients&& coefficients) {
+  const bool streams = !p.norm_weight && streamable<T>(p.y);
   for (int64_t t = t0; t < t1; t += W, partial += W * pieces * mhc_slots(COLUMNS)) {
     const int count = static_cast<int>(std::min<int64_t>(W, t1 - t));
     vf m[COLUMNS], weights[HC];
@@ -108,9 +109,13 @@ __attribute__((noinline)) void join(const MhcRows& p, int64_t t0, int64_t t1, co
     for (int lane = 0; lane < count; ++lane) {
       float w[HC];
       for (int s = 0; s < HC; ++s) w[s] = weights[s][lane];
-      join_streams<T, HC>(p, t + lane, w, std::min(t + lane + 1, t1 - 1));
+      const int64_t token = t + lane, next = std::min(token + 1, t1 - 1);
+      if (p.norm_weight) join_streams<T, HC, true, false>(p, token, w, next);
+      else if (streams) join_streams<T, HC, false, true>(p, token, w, next);
+      else join_streams<T, HC, false, false>(p, token, w, next);
     }
   }
+  if (streams) end_of_stream();
 }
 
 // coefficients(t, count, m, weights) turns the columns of `count` tokens from t (one a lane) into weights[HC], and writes

@@ -28,7 +28,8 @@ inline void mix_channels(const TensorView& y, const TensorView& residual, const 
     for (int j = 0; j < HC; ++j) r[j] = load_some(from[j] + c, count);
     const vf v = load_some(sublayer + c, count);
     for (int i = 0; i < HC; ++i) {
-      vf sum = v * k.post[i];
+      vf sum{};  // every product is added to a sum: GCC may fuse either of two products
+      sum += v * k.post[i];
       for (int j = 0; j < HC; ++j) sum += r[j] * k.comb[j * HC + i];
       if constexpr (Stream) stream(to[i] + c, sum);
       else store_some(to[i] + c, sum, count);

@@ -34,7 +34,7 @@ struct MhcTile {
 // What a call fetches into the second-level cache while it multiplies, a line or two a step.
 template <class T>
 struct MhcFetch {
-  int64_t fn[4];         // how far behind the four columns in use; 0: nothing
+  const float* fn[4];    // as much from each as there is of a column; nullptr: nothing
   const T* row;          // a row of the next tile
   int64_t rows, stride;  // further ones
 };
@@ -51,7 +51,7 @@ __attribute__((noinline)) void tile_from_rows(const MhcRows& p, const MhcTile& t
   const float *w[N], *ahead[N];
   for (int m = 0; m < M; ++m) x[m] = tile.row<T>(p.residual, m);
   for (int m = 0; m < kFetched; ++m) next[m] = m < fetch.rows ? fetch.row + m * fetch.stride : x[m];
-  for (int i = 0; i < N; ++i) w[i] = tile.column(p, i), ahead[i] = w[i] + fetch.fn[i];
+  for (int i = 0; i < N; ++i) w[i] = tile.column(p, i), ahead[i] = fetch.fn[i] ? fetch.fn[i] : w[i];
   vf sums[M][N], square[M];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) {
@@ -85,7 +85,7 @@ template <class T, int M>
 __attribute__((noinline)) void tile_from_wide(const MhcRows& p, const MhcTile& tile, int first, const float* wide,
                                               float* partial, int64_t pitch, const MhcFetch<T>& fetch) {
   const float *w[4], *ahead[4];
-  for (int i = 0; i < 4; ++i) w[i] = tile.column(p, first + i), ahead[i] = w[i] + fetch.fn[i];
+  for (int i = 0; i < 4; ++i) w[i] = tile.column(p, first + i), ahead[i] = fetch.fn[i] ? fetch.fn[i] : w[i];
   const T* next = fetch.rows > 0 ? fetch.row : tile.row<T>(p.residual, 0);
   vf sums[M][4];
 #pragma GCC unroll 8
@@ -136,18 +136,21 @@ constexpr int kRowsOfTile = COLUMNS <= kNarrowColumns ? kNarrowRows : kTileRows;
 
 // What a tile fetches: the next tile's rows, a token a call; and four rows of fn a time, those of the next piece spread
 // over the tiles of this one. In the first piece of a range, and where a piece is one tile, the next four rows instead.
+template <class T, int COLUMNS>
 struct MhcPlan {
+  static constexpr int kFours = (COLUMNS + 3) / 4;
   MhcTile next;
-  int64_t tile, tiles, to_next, row;  // to_next: from a value of fn to the same place of the next piece; 0: there is none
+  int64_t tile, tiles;
   bool first_piece;
-  template <class T>
-  MhcFetch<T> fetch(const MhcRows& p, int call, int four, int fours) const {
+  const float* ahead[4 * kFours];  // of the next piece
+  MhcFetch<T> fetch(const MhcRows& p, const MhcTile& now, int call, int four) const {
     const bool here = tiles == 1 || (first_piece && tile == 0);
     const int64_t before = first_piece ? 1 : 0;
     MhcFetch<T> f{{}, next.row<T>(p.source, call), next.count - call, p.source.stride[0]};
     for (int i = 0; i < 4; ++i) {
-      if (here) f.fn[i] = four + 1 < fours ? 4 * row : to_next && tiles == 1 ? to_next - 4 * four * row : 0;
-      else if (i * (tiles - before) / 4 == tile - before) f.fn[i] = to_next;
+      if (here && four + 1 < kFours) f.fn[i] = now.column(p, 4 * four + 4 + i);
+      else if (tiles == 1) f.fn[i] = ahead[i];
+      else if (!here && i * (tiles - before) / 4 == tile - before) f.fn[i] = ahead[4 * four + i];
     }
     return f;
   }
@@ -155,7 +158,8 @@ struct MhcPlan {
 
 // Partial sums of a tile: partial[m * pitch + slot], a slot a column and one for the sum of squares.
 template <class T, int COLUMNS>
-inline void project_tile(const MhcRows& p, const MhcTile& tile, float* partial, int64_t pitch, const MhcPlan& plan) {
+inline void project_tile(const MhcRows& p, const MhcTile& tile, float* partial, int64_t pitch,
+                         const MhcPlan<T, COLUMNS>& plan) {
   constexpr int kFours = (COLUMNS + 3) / 4;
   if (tile.n % W != 0) {
     for (int64_t m = 0; m < tile.count; ++m)
@@ -164,7 +168,7 @@ inline void project_tile(const MhcRows& p, const MhcTile& tile, float* partial, 
   } else if constexpr (COLUMNS <= kNarrowColumns) {
     for_count<kNarrowRows>(tile.count, [&](auto count) {
       tile_from_rows<T, decltype(count)::value, COLUMNS, false>(p, tile, nullptr, partial, pitch, COLUMNS,
-                                                                plan.fetch<T>(p, 0, 0, 1));
+                                                                plan.fetch(p, tile, 0, 0));
     });
   } else {
     alignas(64) float wide[kTileRows * kWideRow];
@@ -172,8 +176,8 @@ inline void project_tile(const MhcRows& p, const MhcTile& tile, float* partial, 
     const int64_t rows = tile.count <= kFirstRows ? tile.count : (tile.count + 1) / 2;
     for (int64_t m = 0; m < tile.count; m += rows) {
       const MhcTile part{tile.t + m, std::min(rows, tile.count - m), tile.s, tile.c0, tile.n};
-      MhcFetch<T> fetch = plan.fetch<T>(p, call++, 0, kFours);
-      if (m > 0) std::fill(fetch.fn, fetch.fn + 4, 0);
+      MhcFetch<T> fetch = plan.fetch(p, tile, call++, 0);
+      if (m > 0) std::fill(fetch.fn, fetch.fn + 4, nullptr);
       for_count<kFirstRows>(part.count, [&](auto count) {
         tile_from_rows<T, decltype(count)::value, 4, true>(p, part, wide + m * kWideRow, partial + m * pitch, pitch,
                                                            COLUMNS, fetch);
@@ -182,7 +186,7 @@ inline void project_tile(const MhcRows& p, const MhcTile& tile, float* partial, 
     for (int four = 1; four < kFours; ++four)
       for_count<kTileRows>(tile.count, [&](auto count) {
         tile_from_wide<T, decltype(count)::value>(p, tile, 4 * four, wide, partial + 4 * four, pitch,
-                                                  plan.fetch<T>(p, call++, four, kFours));
+                                                  plan.fetch(p, tile, call++, four));
       });
   }
 }
