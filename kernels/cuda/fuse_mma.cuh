@@ -7,8 +7,8 @@
 // products (a warp's 16 channels), rows the N side, so one token of four streams fills half a tile instead of
 // a quarter. The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The
 // parts of k are added in their order (fuse_parts.cuh): by the last block of an output tile to come there, by the one
-// that does all of them, or by the blocks of a cluster. Parts depend on d alone, and every output is summed alike in every tile shape: bits do not depend on the
-// batch.
+// that does all of them, or by the blocks of a cluster. Parts depend on d alone, and every output is summed alike in
+// every tile shape: bits do not depend on the batch.
 #pragma once
 #include "fuse_parts.cuh"
 #include "fuse_tile.cuh"

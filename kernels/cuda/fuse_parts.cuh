@@ -12,7 +12,8 @@ constexpr int kFours = kFuseChannels / 4;    // of channels, of a row
 
 // Four channels of stream row `row`.
 DSV4_DEVICE void write_four(const FuseView& v, float4 sum, int64_t row, int channel) {
-  bf16* out = static_cast<bf16*>(v.out) + (row >> v.hc_log2) * v.out_t + (row & ((1 << v.hc_log2) - 1)) * v.out_i + channel;
+  bf16* out = static_cast<bf16*>(v.out) + (row >> v.hc_log2) * v.out_t +
+              (row & ((1 << v.hc_log2) - 1)) * v.out_i + channel;
   if (v.out_vector) {
     *reinterpret_cast<uint2*>(out) = make_uint2(pack_bf16(sum.x, sum.y), pack_bf16(sum.z, sum.w));
   } else {

@@ -171,7 +171,8 @@ __global__ void __launch_bounds__(ClusterShape<HC, COLUMNS, WIDE>::kThreads, 1) 
     for (int i = threadIdx.x; i < owned * e.groups * S::kSlot; i += S::kThreads) {
       const int c = i % S::kSlot, group = i / S::kSlot % e.groups, token = i / S::kSlot / e.groups * blocks + rank;
       if (c <= COLUMNS)
-        scratch[i] = group_of_cluster<S::kSlices>(partial + token * S::kSlot + c, S::kMostTokens * S::kSlot, group, e.slices);
+        scratch[i] = group_of_cluster<S::kSlices>(partial + token * S::kSlot + c, S::kMostTokens * S::kSlot, group,
+                                                  e.slices);
     }
     __syncthreads();
 #pragma unroll 1

@@ -69,10 +69,11 @@ DSV4_DEVICE void cut_finite(const float (&w)[4], uint2 (&fragment)[3]) {
   }
 }
 
-// As `multiply`: acc[n][m] += fn of unit `unit` of the pair times the x of one or, with `both`, two groups of eight tokens.
+// As `multiply`: acc[n][m] += fn of unit `unit` of the pair times the x of one or, with `both`, two groups of eight
+// tokens.
 template <int HC, int COLUMNS, bool FINITE>
-DSV4_DEVICE void multiply_uncut(float (&acc)[2][(ProjectShape<HC, COLUMNS, kCoarse>::kHalves + 1) / 2][4], const float* fn,
-                                int unit, const Raw8<bf16> (&x)[2][HC], bool both) {
+DSV4_DEVICE void multiply_uncut(float (&acc)[2][(ProjectShape<HC, COLUMNS, kCoarse>::kHalves + 1) / 2][4],
+                                const float* fn, int unit, const Raw8<bf16> (&x)[2][HC], bool both) {
   using S = ProjectShape<HC, COLUMNS, kCoarse>;
   const int lane = threadIdx.x % kWarp, g = lane / 4, q = lane % 4;
 #pragma unroll
@@ -115,8 +116,8 @@ DSV4_DEVICE void multiply_uncut(float (&acc)[2][(ProjectShape<HC, COLUMNS, kCoar
   }
 }
 
-// As `project_tile`, for a warp's pair of units: `sums` are those of both, `fn` is the pair's, `channel` the first unit's.
-// One loop does both units, what they hold changing places: straight code would be fetched for longer than it runs.
+// As `project_tile`, for a warp's pair of units: `sums` are those of both, `fn` is the pair's, `channel` the first
+// unit's. One loop does both units, what they hold changing places: straight code is fetched for longer than it runs.
 template <int HC, int COLUMNS, bool MIX>
 DSV4_DEVICE void project_pair(ProjectLoad<HC> (&in)[kPair], const Rows& v, const float* fn, const float* mix, float* sums,
                               int64_t token, int64_t left, int64_t channel) {

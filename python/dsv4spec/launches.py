@@ -29,24 +29,24 @@ from .spec.tree import window_rows
 from .spec.worker import EagleWorker
 
 PARTS = ("draft", "verify", "extend")
-# CUDA launches of one call, where they are more than one (kernels/cuda/<op>.cu), in bfloat16 on a device with clusters.
-# nextn_fuse_hidden: from three tokens on; fewer take one.
-KERNELS = {"nextn_fuse_hidden": 2}
+NARROW = 8  # stream rows up to which nextn_fuse_hidden is one CUDA launch (kernels/cuda/nextn_fuse_hidden.cu), else two
 
 
 class Launches(TorchDispatchMode):
     """Counts, while active, the calls of ops of this package and the operators of torch that launch a kernel.
 
-    Attributes: ``ops``, ``torch``: name -> calls."""
+    Each op is one launch on a device with clusters, but for nextn_fuse_hidden of many rows.
+
+    Attributes: ``ops``, ``torch``: name -> calls; ``norms``: launches for the norms of those many rows."""
 
     def __init__(self):
         super().__init__()
-        self.ops, self.torch = Counter(), Counter()
+        self.ops, self.torch, self.norms = Counter(), Counter(), 0
 
     @property
     def kernels(self) -> int:
         """Launches of this package's CUDA kernels."""
-        return sum(calls * KERNELS.get(name, 1) for name, calls in self.ops.items())
+        return sum(self.ops.values()) + self.norms
 
     @property
     def total(self) -> int:
@@ -63,14 +63,19 @@ class Launches(TorchDispatchMode):
         return results
 
     def __enter__(self):
-        self._kernel, counts = _dispatch._C, self.ops
+        self._kernel, mine = _dispatch._C, self
         real = self._kernel
 
         class Counted:
             def __getattr__(self, name):
                 if name in _dispatch.OPS:
-                    counts[name] += 1
+                    mine.ops[name] += 1
                 return getattr(real, name)
+
+            def nextn_fuse_hidden(self, embeds, hidden, *more):
+                mine.ops["nextn_fuse_hidden"] += 1
+                mine.norms += hidden.numel() > NARROW * embeds.shape[1]
+                return real.nextn_fuse_hidden(embeds, hidden, *more)
 
         _dispatch._C = Counted()
         return super().__enter__()
