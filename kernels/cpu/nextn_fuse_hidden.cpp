@@ -70,29 +70,35 @@ void panel_direct(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, 
   }
 }
 
-// The same for quantised weights: decoded once a tile if several register tiles of rows need them.
+// A source that keeps what it decodes in a tile [N][kDepth].
+template <class Lanes, class Source, class D>
+struct Keeping : Source {
+  D* tile;
+  Keeping(const Source& source, D* to) : Source(source), tile(to) {}
+  auto kept(int row, int64_t k, typename Lanes::V v) const {
+    Lanes::store(tile + row * kDepth + k, v);
+    return v;
+  }
+  auto get(int row, int64_t k) const { return kept(row, k, Source::get(row, k)); }
+  auto get_n(int row, int64_t k, int n) const { return kept(row, k, Source::get_n(row, k, n)); }
+};
+
+// The same for quantised weights: decoded for the first register tile of rows, and kept for the others.
 template <class Lanes, class X, class Source>
 void panel_decoded(const X* x, int64_t pitch, int64_t rows, int64_t d, vf* sums, Source source, int64_t ahead) {
   using D = std::conditional_t<Lanes::kStep == W, float, bf16>;
-  constexpr int kDirect = Lanes::kStep > 32 ? 4 : kTileRows;  // pairs of vectors take more registers
-  if (rows <= kDirect) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums, ahead);
+  using Kept = std::conditional_t<Lanes::kStep == W, FloatLanes, cpu::Lanes<bf16>>;
+  constexpr int kFirst = Lanes::kStep > 32 ? 4 : kTileRows;  // pairs of vectors take more registers
+  if (rows <= kFirst) return dots_rows<Lanes, N>(x, pitch, rows, source, d, sums, ahead);
   D tile[N][kDepth];
-  using Stored = std::conditional_t<Lanes::kStep == W, FloatLanes, cpu::Lanes<bf16>>;
-  FloatSource<Stored, D> decoded;
+  FloatSource<Kept, D> decoded;
   for (int i = 0; i < N; ++i) decoded.w[i] = tile[i];
   for (int64_t k = 0; k < d; k += kDepth) {
     const int64_t depth = std::min(kDepth, d - k);
-    for (int64_t b = 0; b < depth; b += kScaleBlock) {
-      if constexpr (Source::kEnters) source.enter(k + b);
-      const int64_t end = std::min(b + kScaleBlock, depth);
-      for (int n = 0; n < N; ++n)
-        for (int64_t i = b; i < end; i += Lanes::kStep) {
-          __builtin_prefetch(source.w[n] + k + i + ahead, 0, 2);
-          Lanes::store(tile[n] + i, i + Lanes::kStep <= end ? source.get(n, k + i)
-                                                            : source.get_n(n, k + i, static_cast<int>(end - i)));
-        }
-    }
-    dots_rows<Stored, N>(x + k, pitch, rows, decoded, depth, sums);
+    dots_rows<Lanes, N>(x + k, pitch, kFirst, Keeping<Lanes, Source, D>(source, tile[0]), depth, sums, ahead);
+    dots_rows<Kept, N>(x + kFirst * pitch + k, pitch, rows - kFirst, decoded, depth, sums + kFirst * N);
+    for (auto& w : source.w) w += kDepth;
+    if constexpr (Source::kEnters) source.scales += kDepth / kScaleBlock;
   }
 }
 
