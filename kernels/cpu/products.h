@@ -14,6 +14,8 @@ constexpr int kColumns = 4 * W;  // of a tile: with 4 rows its sums fill half of
 constexpr int64_t kDepthBlock = 32, kRowBlock = 64;  // rows of W, and of x, in a block
 constexpr int64_t kShallow = 8, kFewRows = 2;  // so many rows of x are quicker with so few of W: memory is what they wait for
 constexpr int64_t kFar = 1 << 20;  // bytes of W that do not stay in a core's caches
+constexpr int64_t kFetched = 16 << 10, kSpan = 128 << 10;  // bytes of it on their way, so that they come in time, and where
+                                                          // they lie: in few pages
 constexpr int64_t kSums = kRowBlock * 4 * kColumns;  // of a group of columns: they stay in the first or second level
 
 // sums[m][c] += x[m][k] * w[k][c] over a block of k, in order, for V vectors of columns, of which `count` are there. The
@@ -72,18 +74,20 @@ template <class Y, class Put>
 void products(const float* x, int64_t x_pitch, int64_t T, const Y* w, int64_t w_pitch, int64_t N, int64_t K, Put&& put) {
   const int64_t work = kColumns * K * (sizeof(Y) + T / 8 * sizeof(float));
   const int64_t deep = T <= kFewRows ? kShallow : kDepthBlock;
-  const bool fetch = K * N * static_cast<int64_t>(sizeof(Y)) >= kFar;
+  constexpr int64_t size = sizeof(Y);
+  const bool fetch = K * N * size >= kFar && w_pitch > 0;
   const int64_t group = kSums / std::min(std::max<int64_t>(T, 1), kRowBlock) / kColumns * kColumns;
   parallel((N + kColumns - 1) / kColumns, grain_for(work), [&](int64_t begin, int64_t end) {
     alignas(64) float sums[kSums];
     const int64_t last = std::min(end * kColumns, N);
     for (int64_t n = begin * kColumns; n < last; n += group) {
       const int64_t columns = std::min(group, last - n), pitch = (columns + W - 1) / W * W;
+      const int64_t far = fetch ? std::max(deep, std::min(kFetched / (columns * size), kSpan / (w_pitch * size))) : K;  // rows
       for (int64_t t0 = 0; t0 < T; t0 += kRowBlock) {
         const int64_t rows = std::min(kRowBlock, T - t0);
         std::fill_n(sums, rows * pitch, 0.0f);
         for (int64_t k = 0; k < K; k += deep) {
-          const int64_t ahead = fetch && t0 == 0 && k + 2 * deep <= K ? deep * w_pitch : 0;
+          const int64_t ahead = t0 == 0 && k + deep + far <= K ? far * w_pitch : 0;
           for (int64_t c = 0; c < columns; c += kColumns) {
             const int64_t count = std::min<int64_t>(columns - c, kColumns), depth = std::min(deep, K - k);
             auto run = [&](auto vectors) {
