@@ -89,6 +89,20 @@ def test_chunks_make_the_same_entries(backend, dtype, kind, cuts):
     stream.guard.check()
 
 
+@pytest.mark.parametrize("kind,length", [("c4", 43), ("c128", 515)])
+@pytest.mark.parametrize("D", [32, 72])
+def test_cuts_change_no_bit(kind, length, D):
+    """An entry is the same whether its rows come from the call, from the state or from both."""
+    found = []
+    for step in (1, 3, 40, length):
+        stream = Stream(kind, length, D=D)
+        with with_kernel("cpu"):
+            for a in range(0, length, step):
+                stream.call(a, min(a + step, length))
+        found.append(stream.entries(length // stream.ratio).clone())
+    assert all(f.equal(found[0]) for f in found)
+
+
 WORKED = [23.276039, 34.706185, 54.912422, 77.381755]
 
 
