@@ -42,11 +42,11 @@ CODE = {
     r"mhc_post_kernel<__nv_bfloat16,": (LOAD, STORE),
     r"q_norm_rope_kernel<__nv_bfloat16>": (LOAD, STORE),
     r"swa_store_kv_kernel<__nv_bfloat16>": (LOAD, STORE),
-    r"(move_kernel|through_scratch_kernel)<uint4": (LOAD, STORE),
+    r"move_kernel<uint4": (LOAD, STORE),
 }
 # The exact paths of fp32, and moves of rows that do not lie on 16 bytes.
 UNTUNED = r"\w+<float|mhc_project_f32<|fuse_exact_kernel<|swa_paged_attention_f32_kernel|" \
-          r"(move_kernel|through_scratch_kernel)<(uint2|unsigned)"
+          r"move_kernel<(uint2|unsigned)"
 
 
 # ---------------------------------------------------------------------------------------------- what ptxas said

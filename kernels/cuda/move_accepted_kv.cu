@@ -3,9 +3,10 @@
 // 2 bytes moved a byte of KV, and 16 of slots a row: 8 MB of KV at 4.8 TB/s are 3.5 us, less is a launch's latency.
 // The blocks of a cluster own the same 128 bytes of all rows, each those of some rows, by pieces of 16 where alignment
 // allows: they gather the sources into shared memory, and after the cluster's barrier write them out, so no cluster
-// waits for another and no scratch is needed. The slots are read once for every 128 bytes: 6 % of what is moved. Up to
-// 32 rows a block does it alone; so it does, with 32 bytes of all rows, where devices have no clusters. Rows beyond what
-// shared memory holds go by narrower pieces, and beyond that through the workspace by two launches.
+// waits for another: one launch, whatever the sizes. The slots are read once for every 128 bytes: 6 % of what is moved.
+// Up to 32 rows a block does it alone; so it does, with 32 bytes of all rows, where devices have no clusters. Many rows go
+// by narrower pieces, and beyond what a block's shared memory holds (16384 rows in bf16) by 32 bytes through the
+// workspace, where a thread finds again what it has put there: 4 bytes moved a byte of KV.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
 
@@ -23,7 +24,7 @@ constexpr int64_t kAlone = 32;  // rows of a block without a cluster
 struct Moves {
   const int64_t *src, *dst;
   unsigned char* pool;
-  unsigned char* scratch;  // by pairs; only where shared memory is too small
+  unsigned char* scratch;  // [cluster][row][its bytes of a row]; only where shared memory is too small
   int64_t page_bytes, row_bytes, used_bytes;  // strides of the pool, and what of a row is used
   int64_t M, slots;
   Divisor page;
@@ -40,37 +41,25 @@ struct Moves {
   }
 };
 
-template <class Piece>
+template <class Piece, bool kScratch>
 __global__ void __launch_bounds__(kMaxThreads, 1) move_kernel(Moves v) {
-  DYN_SMEM(int64_t, to);  // a row's destination, or -1
-  Piece* held = reinterpret_cast<Piece*>(to + v.room);
+  DYN_SMEM(int64_t, to);  // a row's destination, or -1; with scratch it is read again
   const unsigned blocks = cluster_size();
   const int64_t first = static_cast<int64_t>(blockIdx.x / blocks) << v.shift, last = (int64_t{1} << v.shift) - 1;
   const int64_t row0 = cluster_rank() * v.each, pieces = min(v.each, v.M - row0) * (last + 1);  // none: 0 or less
+  Piece* held = kScratch ? reinterpret_cast<Piece*>(v.scratch) + first * v.M + (row0 << v.shift)
+                         : reinterpret_cast<Piece*>(to + v.room);
   for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
     const int64_t row = i >> v.shift, src = v.src[row0 + row], dst = v.dst[row0 + row];
     const bool moves = v.moves(src, dst);
-    if ((i & last) == 0) to[row] = moves ? dst : -1;
+    if (!kScratch && (i & last) == 0) to[row] = moves ? dst : -1;
     if (moves) held[i] = *v.at<Piece>(src, first + (i & last));
   }
   if (blocks > 1) cluster_sync();
   else __syncthreads();
   for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
-    const int64_t dst = to[i >> v.shift];
-    if (dst >= 0) *v.at<Piece>(dst, first + (i & last)) = held[i];
-  }
-}
-
-// A block a pair: to the scratch, or from it.
-template <class Piece, bool kGather>
-__global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
-  const int64_t m = blockIdx.x, pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece));
-  if (!v.moves(v.src[m], v.dst[m])) return;
-  Piece* held = reinterpret_cast<Piece*>(v.scratch + m * v.used_bytes);
-  Piece* row = v.at<Piece>(kGather ? v.src[m] : v.dst[m], 0);
-  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
-    if (kGather) held[i] = row[i];
-    else row[i] = held[i];
+    const int64_t row = i >> v.shift, dst = kScratch ? v.dst[row0 + row] : to[row];
+    if (kScratch ? v.moves(v.src[row0 + row], dst) : dst >= 0) *v.at<Piece>(dst, first + (i & last)) = held[i];
   }
 }
 
@@ -78,31 +67,28 @@ __global__ void __launch_bounds__(kMaxThreads) through_scratch_kernel(Moves v) {
 constexpr int64_t slot_room(int64_t rows) { return (rows + 1) / 2 * 2; }
 constexpr int64_t shared(int64_t rows, int64_t width) { return slot_room(rows) * 8 + rows * width; }
 
+template <class Piece, bool kScratch>
+cudaError_t move_by(Moves& v, cudaStream_t stream) {
+  static KnownClusters known;
+  const auto kernel = &move_kernel<Piece, kScratch>;
+  const int64_t pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece)), most = kMaxThreads;
+  const bool clusters = v.M > kAlone && clusters_at_once(known, reinterpret_cast<const void*>(kernel), kClusterBlocks,
+                                                         kMaxThreads, kScratch ? 0 : kMaxShared) > 0;
+  const unsigned blocks = clusters ? kClusterBlocks : 1;
+  v.each = clusters ? ceil_div<int64_t>(v.M, 4 * kClusterBlocks) * 4 : v.M;  // slots by sectors of four
+  v.room = slot_room(v.each);
+  const auto bytes = [&] { return static_cast<int64_t>(sizeof(Piece)) << v.shift; };
+  const auto held = [&](int64_t width) { return kScratch ? 0 : shared(v.each, width); };
+  const int64_t width = !kScratch && (clusters || v.M <= kAlone) ? 128 : 32;
+  while (bytes() < width && pieces % (2 << v.shift) == 0 && held(bytes() * 2) <= kMaxShared) ++v.shift;
+  const unsigned grid = static_cast<unsigned>(pieces >> v.shift) * blocks;
+  const unsigned threads = static_cast<unsigned>(std::min(ceil_div<int64_t>(v.each << v.shift, kWarp) * kWarp, most));
+  return clusters ? launch_clusters(kernel, blocks, grid, threads, held(bytes()), stream, v)
+                  : launch(kernel, grid, threads, held(bytes()), stream, v);
+}
 template <class Piece>
 cudaError_t move(Moves& v, cudaStream_t stream) {
-  const int64_t pieces = v.used_bytes / static_cast<int64_t>(sizeof(Piece)), most = kMaxThreads;
-  const auto threads = [&](int64_t n) {
-    return static_cast<unsigned>(std::min(ceil_div<int64_t>(n, kWarp) * kWarp, most));
-  };
-  if (!v.scratch) {
-    static KnownClusters known;
-    const auto kernel = &move_kernel<Piece>;
-    const bool clusters = v.M > kAlone && clusters_at_once(known, reinterpret_cast<const void*>(kernel), kClusterBlocks,
-                                                           kMaxThreads, kMaxShared) > 0;
-    const unsigned blocks = clusters ? kClusterBlocks : 1;
-    v.each = clusters ? ceil_div<int64_t>(v.M, 4 * kClusterBlocks) * 4 : v.M;  // slots by sectors of four
-    v.room = slot_room(v.each);
-    const int64_t width = clusters || v.M <= kAlone ? 128 : 32;
-    const auto bytes = [&] { return static_cast<int64_t>(sizeof(Piece)) << v.shift; };
-    while (bytes() < width && pieces % (2 << v.shift) == 0 && shared(v.each, bytes() * 2) <= kMaxShared) ++v.shift;
-    const unsigned grid = static_cast<unsigned>(pieces >> v.shift) * blocks;
-    if (clusters)
-      return launch_clusters(kernel, blocks, grid, threads(v.each << v.shift), shared(v.each, bytes()), stream, v);
-    return launch(kernel, grid, threads(v.each << v.shift), shared(v.each, bytes()), stream, v);
-  }
-  const unsigned blocks = static_cast<unsigned>(v.M);
-  const cudaError_t e = launch(&through_scratch_kernel<Piece, true>, blocks, threads(pieces), 0, stream, v);
-  return e ? e : launch(&through_scratch_kernel<Piece, false>, blocks, threads(pieces), 0, stream, v);
+  return v.scratch ? move_by<Piece, true>(v, stream) : move_by<Piece, false>(v, stream);
 }
 
 int64_t element_bytes(const MoveAcceptedKvParams& p) { return p.kv_pages.dtype == kF32 ? 4 : 2; }
