@@ -18,7 +18,7 @@ import dsv4spec
 FIFO, LIFO, RANDOM, WARP_PRIORITY = range(4)
 ORDERS = [(FIFO, 1), (LIFO, 1)] + [(o, seed) for o in (RANDOM, WARP_PRIORITY) for seed in range(1, 5)]
 DEFAULTS = {"order": FIFO, "seed": 1, "threads": 1, "poison": 1, "defer": 1, "strict": 1, "align": 16,
-            "races": 1, "count": 1, "capability": 90, "code": 90}
+            "races": 1, "count": 1, "capability": 90, "code": 90, "cluster": 16}
 FOLDERS = {"": "", "asan": "emu_asan", "shadow": "emu_shadow"}
 
 

@@ -29,14 +29,32 @@ FOUND = {
     18: r"early_return<true>: .* __syncthreads \(planted_order.cu:\d+\): 32 threads of the block have returned",
     26: r"block \(0,0,0\) thread \(0,0,0\): cluster_load .*: no cluster_sync has made sure that the other block runs "
         r"\(.*planted_cluster.cu:\d+\)",
-    27: r"block \(1,0,0\) thread \(0,0,0\): cluster_load .*: block 0 of the cluster has returned",
+    27: r"block \(1,0,0\) thread \(63,0,0\): cluster_load .*: block 0 of the cluster has returned",
     28: None,
     29: None,
     30: r"thread \(63,0,0\): cluster_load .*: offset 256 of 256 bytes of dynamic shared memory",
-    31: r"block \(3,0,0\) thread \(0,0,0\): cluster_load .*: block 4 of a cluster of 4",
+    31: r"block \(3,0,0\) thread \(63,0,0\): cluster_load .*: block 4 of a cluster of 4",
+    40: r"mbarrier_arrive .*: more than 1 arrivals in a phase",
+    41: None,
+    42: r"deadlock in block 0 .* wait for mbarrier_wait .*planted_bulk.cu:\d+\); the mbarrier at offset 512 misses 0 "
+        r"arrivals and 16 bytes in phase 0",
+    43: r"deadlock in block 0 .*; the mbarrier at offset 512 misses 0 arrivals and -16 bytes in phase 0",
+    44: r"mbarrier_arrive .*: more than 1 arrivals in a phase",
+    45: r"block \(1,0,0\) thread .*: the block returned while the cp.async.bulk",
+    46: r"cp.async.bulk .*: no fence.mbarrier_init has followed the mbarrier of block 0 of the cluster \(.*planted_bulk.cu:\d+\)",
+    47: r"cp.async.bulk .*: no cluster barrier has made sure that block 1 of the cluster runs",
+    49: r"cp.async.bulk .*: to 0x\w+4 from 0x\w+, 128 bytes: expected multiples of 16",
+    50: r"cp.async.bulk .*: offset 896 of 528 bytes of dynamic shared memory",
+    51: r"cp.async.bulk .*: mask 31 in a cluster of 4",
+    52: r"the mbarrier has been overwritten",
+    53: r"deadlock in block 0 .*; the mbarrier at offset 512 misses 1 arrivals and -512 bytes in phase 1",
+    54: r"block \(7,0,0\) thread \(0,0,0\): read out of bounds at address 0x\w+: offset 2111 of an allocation of 2048 bytes, "
+        r"in cp.async.bulk \(.*planted_bulk.cu:\d+\)",
+    55: r"the thread returned between its arrival at the cluster's barrier and its wait",
+    56: r"cp.async.bulk .*: no mbarrier has been initialised in block \d of the cluster",
 }
 ONLY_OTHER_ORDERS = [7]
-OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 32]  # races and misaligned accesses need the checking flavours
+OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 32, 48]  # races and misaligned accesses need the checking flavours
 
 
 @pytest.fixture(scope="module")

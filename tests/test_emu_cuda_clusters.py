@@ -51,6 +51,9 @@ def test_threads_that_have_returned_are_not_waited_for(emu):
 def test_a_device_may_have_no_clusters(emu):
     assert emu.lib.selftest_active_clusters(16, 256, 200 * 1024) == 8
     assert emu.lib.selftest_active_clusters(8, 1024, 64 * 1024) == 32
+    with emu.settings(cluster=8):
+        assert emu.lib.selftest_active_clusters(16, 256, 0) == 0 and emu.lib.selftest_active_clusters(8, 256, 0) > 0
+        assert emu.lib.selftest_cluster_launch(16, 16, 1) == INVALID_CLUSTER_SIZE
     emu.lib.cudaGetLastError()
     with emu.settings(capability=80):
         assert emu.lib.selftest_active_clusters(8, 256, 0) == 0

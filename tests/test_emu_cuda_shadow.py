@@ -13,8 +13,8 @@ import pytest
 from emu_util import ORDERS, Emulator, flavour_environment, library, pointer
 
 SOURCES = Path(__file__).parent / "emu" / "cuda" / "selftest"
-MEMORY, ORDER, TICKET, CLUSTER = "planted_memory", "planted_order", "planted_ticket", "planted_cluster"
-NUMBERS = [*range(1, 9), *range(10, 19), 20, *range(21, 33)]
+MEMORY, ORDER, TICKET, CLUSTER, BULK = (f"planted_{f}" for f in ("memory", "order", "ticket", "cluster", "bulk"))
+NUMBERS = [*range(1, 9), *range(10, 19), 20, *range(21, 33), *range(40, 57)]
 
 UNWRITTEN, IN_FLIGHT = "read of what nothing has written {0}", "read {0} where the cp.async of .* {1} is still in flight"
 RAW, WAR, WAW = "race: read {0} after the write of .*{1}", "race: write {0} after the read of .*{1}", "race: write {0} after the write of .*{1}"
@@ -42,11 +42,21 @@ SHADOW = {
     28: (CLUSTER, RAW + IN_CLUSTER + "dynamic shared memory of another block", "sum += cluster_load(mine", "mine[t] = kept[t] +"),
     29: (CLUSTER, UNWRITTEN + "; dynamic shared memory of another block of the cluster", "sum += cluster_load(mine"),
     32: (CLUSTER, RAW + IN_CLUSTER + "global memory", "y[0] = y[0] + 1;", "y[0] = 1;"),
+    40: (BULK, "read {0} where the cp.async.bulk of .* {1} is still in flight", "sum += rows[i];", "copy_bulk(rows + to"),
+    41: (BULK, "race: cp.async.bulk {0} after the read of .*{1}" + IN_CLUSTER + "dynamic shared memory of another block",
+         "copy_bulk(rows + to", "sum += rows[i];"),
+    48: (BULK, "cp.async.bulk {0} over the write of .*{1}, which no fence.proxy.async followed; offset \\d+ of dynamic",
+         "copy_bulk(rows + to", "rows[rank * kRow + t] = sum;"),
 }
 # What the functional flavour finds too.
 ALSO = {2: "wait at __syncthreads", 3: "read out of bounds", 8: "divergent warp", 14: "103424 bytes of dynamic",
         15: "write outside dynamic", 18: "have returned", 26: "no cluster_sync", 27: "has returned",
-        30: "offset 256 of 256 bytes", 31: "block 4 of a cluster of 4"}
+        30: "offset 256 of 256 bytes", 31: "block 4 of a cluster of 4", 42: "misses 0 arrivals and 16 bytes in phase 0",
+        43: "misses 0 arrivals and -16 bytes", 44: "is still in flight", 45: "the block returned while the cp.async.bulk",
+        46: "no fence.mbarrier_init", 47: "no cluster barrier has made sure", 49: "expected multiples of 16",
+        50: "offset 896 of 528 bytes", 51: "mask 31 in a cluster of 4", 52: "the mbarrier has been overwritten",
+        53: "misses 1 arrivals and -512 bytes in phase 1", 54: "offset 2111 of an allocation of 2048 bytes",
+        55: "between its arrival at the cluster's barrier and its wait", 56: "no mbarrier has been initialised"}
 # Only these need the sanitizers of the compiler: the shadow flavour does not know where a static array ends
 # (16) and sees a pair of halves as two (20). Planted bug -> file, what stands at the line.
 SANITIZERS = {
@@ -101,6 +111,15 @@ def test_the_shadow_names_the_lines(emu, number):
 @pytest.mark.parametrize("number", sorted(ALSO))
 def test_what_the_functional_flavour_finds(emu, number):
     assert emu.lib.selftest_planted(number, 1) == -1 and ALSO[number] in emu.report()
+
+
+def test_a_bulk_copy_that_nobody_waited_for_is_found_when_it_has_landed(emu):
+    with emu.settings(defer=0):  # copies are done when they are started: the values are right
+        assert emu.lib.selftest_planted(40, 1) == -1
+        assert emu.lib.selftest_planted(40, 0) == 0
+    places = (in_parentheses(line_of(BULK, text)) for text in ("sum += rows[i];", "copy_bulk(rows + to"))
+    expected = "race: read {} after the cp.async.bulk of .*{}; no mbarrier_wait lies between them; ".format(*places)
+    assert re.search(expected, emu.report()), emu.report()
 
 
 def test_each_bug_has_its_flavour():

@@ -23,7 +23,8 @@ def _nvcc(out, *more):
     if not nvcc:
         pytest.skip("no nvcc")
     folders = [f"-I{ROOT / f}" for f in ("include", "csrc", "kernels/cuda")]
-    result = subprocess.run([nvcc, "-std=c++17", "-O2", "-Werror", "all-warnings", *folders, *more, str(SOURCE), "-o",
+    result = subprocess.run([nvcc, "-std=c++17", "-O2", "-Werror", "all-warnings",
+                             "-Xptxas=--suppress-async-bulk-multicast-advisory-warning", *folders, *more, str(SOURCE), "-o",
                              str(out)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert result.returncode == 0, result.stdout
     return out
@@ -52,7 +53,8 @@ def lib(request, tmp_path_factory):
 
 
 def test_nvcc_compiles_it(tmp_path):
-    _nvcc(tmp_path / "conformance.o", "-c", "-arch=sm_80")
+    for arch in ("sm_80", "sm_90a"):
+        _nvcc(tmp_path / "conformance.o", "-c", f"-arch={arch}")
 
 
 def test_every_wrapper_is_covered():
@@ -135,6 +137,23 @@ def test_clusters(lib, cluster):
     expected = other[:, None] * 32 + np.arange(32)
     assert (one == expected + 0.75).all()
     assert (four == expected[..., None] + np.array([0, 0.25, 0.5, 0.75])).all()
+
+
+@pytest.mark.parametrize("cluster", [1, 2, 5, 8, 16])
+@pytest.mark.parametrize("size", [256, 16, 144])
+def test_bulk_copies(lib, cluster, size):
+    """To all blocks and to one; expected bytes in two parts, before and after the copy; a row that is not copied whole."""
+    blocks, rounds, words = 2 * cluster, 5, 64
+    x = np.arange(1, blocks * rounds * words + 1, dtype=np.uint32).reshape(2, rounds, cluster, words)
+    out = np.zeros((2, cluster, rounds, cluster, words), np.uint32)
+    result = lib.selftest_bulk_copies(cluster, blocks, size, pointer(x), pointer(out))
+    if result == -1:
+        pytest.skip(f"this device has no clusters of {cluster} blocks")
+    assert result == 0
+    expected = np.broadcast_to(np.where(np.arange(words) < size // 4, x, 0)[:, None], out.shape).copy()
+    expected[:, 1:, 1] = 0
+    expected[:, 0, 1, 1:] = 0
+    assert (out == expected).all()
 
 
 @pytest.mark.parametrize("transposed", [0, 1])

@@ -114,13 +114,27 @@ DSV4_DEVICE unsigned cluster_size() {
 #endif
 }
 
-// A barrier of all threads of the cluster's blocks; what they wrote before it, also to shared memory, is seen behind.
-// Lanes may come to it apart.
-DSV4_DEVICE void cluster_sync() {
+// A barrier of all threads of the cluster's blocks; what they wrote before they arrived, also to shared memory, is seen
+// by those that have waited. Each thread waits before it arrives again, and before it returns. Lanes may come apart.
+DSV4_DEVICE void cluster_arrive() {
 #if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
-  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;\n" : : : "memory");
+  asm volatile("barrier.cluster.arrive.release;\n" : : : "memory");
 #elif defined(CUDA_EMU)
+  cuda_emu::cluster_arrive();
+#endif
+}
+DSV4_DEVICE void cluster_wait() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  asm volatile("barrier.cluster.wait.acquire;\n" : : : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::cluster_wait();
+#endif
+}
+DSV4_DEVICE void cluster_sync() {
+#if defined(CUDA_EMU)
   cuda_emu::cluster_sync();
+#else
+  cluster_arrive(), cluster_wait();
 #endif
 }
 
@@ -148,6 +162,68 @@ DSV4_DEVICE float4 cluster_load(const float4* shared, unsigned rank) {
   v = cuda_emu::cluster_load(shared, rank);
 #endif
   return v;
+}
+
+// ---- bulk copies, told to mbarriers: eight bytes of dynamic shared memory each, at a multiple of 8 ----
+// One thread makes it, for `count` arrivals a phase, and fences it; a barrier of the cluster must follow before copies
+// are told to it.
+DSV4_DEVICE void mbarrier_init(uint64_t* barrier, uint32_t count) {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" : : "r"(address), "r"(count) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::mbarrier_init(barrier, count);
+#endif
+}
+DSV4_DEVICE void mbarrier_fence() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  asm volatile("fence.mbarrier_init.release.cluster;\n" : : : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::mbarrier_fence();
+#endif
+}
+// One arrival; `bytes` of copies are to come in this phase (some may have come already).
+DSV4_DEVICE void mbarrier_arrive(uint64_t* barrier, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" : : "r"(address), "r"(bytes) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::mbarrier_arrive(barrier, bytes);
+#endif
+}
+// Waits until the phase of that parity is complete: all arrivals and bytes. The first phase has parity 0. What the
+// copies brought is seen behind.
+DSV4_DEVICE void mbarrier_wait(uint64_t* barrier, uint32_t parity) {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  uint32_t done = 0;
+  while (!done)
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}\n"
+                 : "=r"(done) : "r"(address), "r"(parity) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::mbarrier_wait(barrier, parity);
+#endif
+}
+// Orders what this thread wrote to its block's shared memory ahead of copies that other threads start behind a barrier.
+DSV4_DEVICE void proxy_fence() {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  asm volatile("fence.proxy.async.shared::cta;\n" : : : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::proxy_fence();
+#endif
+}
+// Starts a copy from global memory to where `shared` points to in each block of the cluster that `mask` has a bit for,
+// told to the mbarrier of that block where `barrier` points to. Addresses and size are multiples of 16. Read once.
+DSV4_DEVICE void copy_bulk(void* shared, const void* global, uint32_t bytes, uint64_t* barrier, uint16_t mask) {
+#if defined(__CUDA_ARCH__) && DSV4_CLUSTERS
+  const uint32_t to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  const uint32_t told = static_cast<uint32_t>(__cvta_generic_to_shared(barrier));
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, "
+               "[%3], %4;\n"
+               : : "r"(to), "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(told), "h"(mask) : "memory");
+#elif defined(CUDA_EMU)
+  cuda_emu::copy_bulk(shared, global, bytes, barrier, mask);
+#endif
 }
 
 }  // namespace dsv4::cuda

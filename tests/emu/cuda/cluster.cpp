@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clusters: the blocks of one take turns on one OS thread, meet at cluster_barrier, and read each other's dynamic
-// shared memory through cluster_read. Static shared memory is kept aside while another block has its turn.
+// Clusters: the blocks of one take turns on one OS thread, meet at the cluster's barrier, and read each other's dynamic
+// shared memory through cluster_read; copies into it land between turns (mbarrier.cpp). Static shared memory is kept
+// aside while another block has its turn.
 #include <algorithm>
 #include <cstring>
 #include <string>
@@ -26,33 +27,54 @@ void Cluster::release() {
   for (Worker* w : blocks) {
     for (const uint16_t thread : w->at_cluster_barrier) w->ready(thread);
     w->at_cluster_barrier.clear();
-    w->epoch_of_cluster = w->block.epoch++;
     w->ready_threads.new_priorities();
   }
   arrived = 0;
   ++passed;
 }
 
-__attribute__((noinline)) void cluster_barrier(Site site) {
+__attribute__((noinline)) void cluster_arrive(const char* what, Site site) {
   Worker& worker = *local.worker;
   Thread& thread = *local.thread;
-  if (!worker.cluster) fail("cluster_sync (%s:%d): the kernel was not launched in clusters", site.name(), site.line);
+  if (!worker.cluster) fail("%s (%s:%d): the kernel was not launched in clusters", what, site.name(), site.line);
   Cluster& cluster = *worker.cluster;
+  if (thread.cluster_arrivals != thread.cluster_waits)
+    fail("%s (%s:%d): the thread has not waited since it arrived at the cluster's barrier", what, site.name(),
+         site.line);
   if (cluster.arrived && !(cluster.site == site))
-    fail("divergent barrier: cluster_sync (%s:%d) meets cluster_sync (%s:%d)", site.name(), site.line,
-         cluster.site.name(), cluster.site.line);
+    fail("divergent barrier: %s (%s:%d) meets %s (%s:%d)", what, site.name(), site.line, what, cluster.site.name(),
+         cluster.site.line);
   cluster.site = site;
-  worker.at_cluster_barrier.push_back(static_cast<uint16_t>(thread.linear));
+  thread.arrivals[++thread.cluster_arrivals % 4] = {worker.block.epoch, thread.warp_epoch++};
   if (++cluster.arrived == cluster.alive) cluster.release();
-  thread.waits_for = "cluster_sync";
-  thread.waits_at = site;
-  thread.waits_pc = __builtin_return_address(0);
-  worker.suspend();
-  thread.waits_for = nullptr;
+}
+
+__attribute__((noinline)) void cluster_wait(const char* what, Site site) {
+  Worker& worker = *local.worker;
+  Thread& thread = *local.thread;
+  if (thread.cluster_arrivals == thread.cluster_waits)
+    fail("%s (%s:%d): the thread has not arrived at the cluster's barrier", what, site.name(), site.line);
+  if (worker.cluster->passed == thread.cluster_waits) {
+    worker.at_cluster_barrier.push_back(static_cast<uint16_t>(thread.linear));
+    thread.waits_for = what;
+    thread.waits_at = site;
+    thread.waits_pc = __builtin_return_address(0);
+    worker.suspend();
+    thread.waits_for = nullptr;
+  }
+  ++thread.cluster_waits;
 }
 
 // Threads that have returned are not waited for.
 void Worker::thread_leaves_cluster() {
+  const Thread& thread = *local.thread;
+  if (thread.cluster_arrivals != thread.cluster_waits)
+    fail("the thread returned between its arrival at the cluster's barrier and its wait");
+  if (!block.alive)
+    for (const BulkCopy& c : cluster->in_flight)
+      if (c.target == this)
+        fail("the block returned while the cp.async.bulk (%s:%d) of block %lu into its shared memory is still in "
+             "flight", c.site.name(), c.site.line, static_cast<unsigned long>(c.issuer->block.linear));
   --cluster->alive;
   if (cluster->arrived && cluster->arrived == cluster->alive) cluster->release();
 }
@@ -72,7 +94,7 @@ __attribute__((noinline)) void cluster_read(void* to, const void* shared, size_t
     refuse("offset " + std::to_string(static_cast<ptrdiff_t>(offset)) + " of " + std::to_string(mine.dynamic_size) +
            " bytes of dynamic shared memory");
   if (offset % bytes) refuse("offset " + std::to_string(offset) + ", expected a multiple of " + std::to_string(bytes));
-  if (!cluster.passed) refuse("no cluster_sync has made sure that the other block runs");
+  if (!local.thread->cluster_waits) refuse("no cluster_sync has made sure that the other block runs");
   const Block& other = cluster.blocks[rank]->block;
   if (!other.alive) refuse("block " + std::to_string(rank) + " of the cluster has returned");
   const char* there = other.dynamic + offset;
@@ -99,6 +121,7 @@ void Worker::run_cluster(Cluster& cluster, uint64_t first) {
   std::vector<Worker*> turns = cluster.blocks;
   if (config.order == kLifo) std::reverse(turns.begin(), turns.end());
   cluster.arrived = cluster.passed = cluster.alive = 0;
+  cluster.in_flight.clear();
   Worker* running = nullptr;
   if (observer) observer->cluster_begins(static_cast<uint32_t>(turns.size()));
   for (uint32_t rank = 0; rank < cluster.blocks.size(); ++rank) {
@@ -106,7 +129,6 @@ void Worker::run_cluster(Cluster& cluster, uint64_t first) {
     w.take_turn(running);
     w.cluster = &cluster;
     w.at_cluster_barrier.clear();
-    w.epoch_of_cluster = 0;
     w.block.cluster_rank = rank;
     w.block.cluster_size = static_cast<uint32_t>(cluster.blocks.size());
     cluster.alive += w.block.threads;
@@ -121,7 +143,9 @@ void Worker::run_cluster(Cluster& cluster, uint64_t first) {
       if (observer) observer->block_resumes(w->block);
       w->advance();
       any = true;
+      while (config.order >= kRandom && w->random() % 2 && cluster.land_one(w->random)) {}
     }
+    if (!any && !failed) any = cluster.land_one(cluster.blocks[0]->random);
   }
   for (Worker* w : cluster.blocks) {
     w->take_turn(running);

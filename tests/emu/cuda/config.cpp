@@ -16,7 +16,7 @@ constexpr emu::Key<Config> kKeys[] = {
     {"defer", &Config::defer, 1, 0, 1},                     {"strict", &Config::strict, 1, 0, 1},
     {"races", &Config::races, 1, 0, 1},                     {"count", &Config::count, 1, 0, 1},
     {"align", &Config::align, 16, 1, 256},                  {"capability", &Config::capability, 90, 80, 120},
-    {"code", &Config::code, 90, 80, 120},
+    {"code", &Config::code, 90, 80, 120},                   {"cluster", &Config::cluster, 16, 8, 16},
 };
 
 }  // namespace

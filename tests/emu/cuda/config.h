@@ -24,6 +24,7 @@ struct Config {
   long count;    // shadow flavour, 1: count sectors of memory and conflicts of banks
   long capability;  // compute capability * 10 of the device; below 90 it has no clusters
   long code;     // the architecture * 10 that the kernels' code is of; below 90 those on clusters trap
+  long cluster;  // blocks of the largest cluster that the device holds
   long align;    // of the start of cuda_emu_malloc's memory; 1: the end of the memory is the first byte out of reach
 };
 extern Config config;

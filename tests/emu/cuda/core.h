@@ -39,6 +39,12 @@ struct Thread {
   uint32_t linear;       // index in the block, x fastest
   uint32_t lane, warp;
   uint32_t warp_epoch;   // __syncwarps passed; with the block's epoch it orders this thread's accesses
+  struct Mark {          // what this thread did up to here: earlier epochs, and in this one up to that warp epoch
+    uint32_t epoch, warp_epoch;
+  };
+  uint32_t cluster_arrivals, cluster_waits;  // at the cluster's barrier
+  Mark arrivals[4];      // arrival n, counted from 1, at n % 4
+  Mark proxy_fence;      // the last one
   int32_t barrier_value;
   const char* waits_for; // nullptr while it runs
   Site waits_at;
@@ -90,8 +96,9 @@ enum class Vote { kNone, kCount, kAnd, kOr };
 int barrier(int id, int count, Vote vote, bool predicate, Site site);
 
 // ---- clusters: blocks that see each other's dynamic shared memory ----
-// All threads of all blocks of the cluster that have not returned.
-void cluster_barrier(Site site);
+// The barrier of all threads of all blocks of the cluster that have not returned. Each arrives, then waits.
+void cluster_arrive(const char* what, Site site);
+void cluster_wait(const char* what, Site site);
 // Reads what block `rank` of the cluster has where `shared` points to in this one's dynamic shared memory.
 void cluster_read(void* to, const void* shared, size_t bytes, uint32_t rank, Site site);
 
@@ -99,6 +106,16 @@ void cluster_read(void* to, const void* shared, size_t bytes, uint32_t rank, Sit
 void copy_async(void* shared, const void* global, int bytes, int source_bytes, Site site);
 void copy_commit();
 void copy_wait(int groups_in_flight);
+
+// ---- bulk copies: done at any time, and told to mbarriers, eight bytes of dynamic shared memory ----
+void mbarrier_init(const void* barrier, uint32_t count, Site site = Site::here());
+void mbarrier_fence();   // what this thread has initialised is ready for other blocks, and for copies
+void mbarrier_arrive(const void* barrier, uint32_t bytes, Site site = Site::here());  // `bytes` more are to come
+void mbarrier_wait(const void* barrier, uint32_t parity, Site site = Site::here());   // for the phase of that parity
+void proxy_fence();      // what this thread wrote is ordered ahead of later bulk copies
+// To the same place in each block of `mask`, and to its mbarrier there.
+void copy_bulk(void* shared, const void* global, uint32_t bytes, const void* barrier, uint32_t mask,
+               Site site = Site::here());
 
 // ---- failures: file a report, end the launch with cudaErrorLaunchFailure ----
 [[noreturn]] void fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
@@ -110,7 +127,11 @@ enum class Access : uint8_t {
   kAtomic,
   kInFlight,  // an asynchronous copy will write here
   kArrived,   // it has
+  kBulkRead,  // a bulk copy's source
+  kBulk,      // a bulk copy will write here
+  kLanded,    // it has
 };
+constexpr bool is_read(Access kind) { return kind == Access::kRead || kind == Access::kBulkRead; }
 struct LaunchInfo;
 struct Observer {
   virtual ~Observer() = default;
@@ -125,6 +146,9 @@ struct Observer {
   // In a kernel only. `pc` is a return address in the kernel's code.
   virtual void access(const void* address, size_t bytes, Access kind, const void* pc) = 0;
   virtual void fence() {}                             // __threadfence and wider
+  // Bytes of a bulk copy are in `block`'s shared memory, in the phase `phase` of its mbarrier.
+  virtual void landed(const Block& /*block*/, const void*, size_t, uint32_t /*mbarrier*/, uint32_t /*phase*/) {}
+  virtual void phases_seen(uint32_t /*mbarrier*/, uint32_t /*phases*/) {}  // by this thread: so many are complete
   virtual const char* counters(const void*) { return ""; }  // more of a kernel's counters: ",\"name\":value..."
   virtual void clear_counters() {}
 };

@@ -127,7 +127,8 @@ cudaError_t cudaOccupancyMaxActiveClusters(int* clusters, const void*, const cud
     if (launch->attrs[i].id == cudaLaunchAttributeClusterDimension) blocks = launch->attrs[i].val.clusterDim.x;
   const size_t of_one = 228 * 1024 / (launch->dynamicSmemBytes + 1024);
   const size_t at_once = of_one < 2048 / launch->blockDim.x ? of_one : 2048 / launch->blockDim.x;
-  *clusters = blocks >= 1 && blocks <= 16 ? static_cast<int>(8 * (16 * at_once / blocks)) : 0;
+  const bool fits = blocks >= 1 && blocks <= static_cast<unsigned>(cuda_emu::config.cluster);
+  *clusters = fits ? static_cast<int>(8 * (16 * at_once / blocks)) : 0;
   return cudaSuccess;
 }
 

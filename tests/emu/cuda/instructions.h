@@ -12,7 +12,12 @@ void ldmatrix_x4(uint32_t (&r)[4], const void* row, bool transposed, Site site =
 
 inline uint32_t cluster_rank() { return current_block().cluster_rank; }
 inline uint32_t cluster_size() { return current_block().cluster_size; }
-inline void cluster_sync(Site site = Site::here()) { cluster_barrier(site); }
+inline void cluster_sync(Site site = Site::here()) {
+  cluster_arrive("cluster_sync", site);
+  cluster_wait("cluster_sync", site);
+}
+inline void cluster_arrive(Site site = Site::here()) { cluster_arrive("cluster_arrive", site); }
+inline void cluster_wait(Site site = Site::here()) { cluster_wait("cluster_wait", site); }
 template <class T>
 __attribute__((always_inline)) inline T cluster_load(const T* shared, uint32_t rank, Site site = Site::here()) {
   T value;

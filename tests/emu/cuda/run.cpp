@@ -54,7 +54,7 @@ cudaError_t check_limits(const LaunchInfo& l) {
                                              std::to_string(most) + " (cudaFuncSetAttribute raises it, to " +
                                              std::to_string(kMaxShared) + ")");
   if (l.cluster == 0) return cudaSuccess;
-  const unsigned largest = g_large_clusters.count(l.kernel) ? 16 : 8;
+  const unsigned largest = g_large_clusters.count(l.kernel) ? static_cast<unsigned>(config.cluster) : 8;
   if (config.capability < 90) return refuse(cudaErrorNotSupported, "no clusters before compute capability 9.0");
   if (config.code < 90) return refuse(cudaErrorLaunchFailure, "the kernel traps: code from before sm_90 has no clusters");
   if (l.cluster > largest)

@@ -29,23 +29,17 @@ SharedCells& shared_cells(uint32_t cluster_rank) {
   return cells[cluster_rank];
 }
 
-// Does a barrier of the cluster lie between the access of another of its blocks and now?
-inline bool ordered_in_cluster(const Stamp& before) {
-  const uint32_t past = before.epoch - state.cluster_base - 1, rank = past / kClusterSpan;
-  return past % kClusterSpan + 1 <= local.worker->cluster->blocks[rank]->epoch_of_cluster;
-}
-
 // Nothing orders `before` ahead of `now`.
 inline bool conflict(Space space, const Stamp& before, Access before_kind, const Stamp& now) {
   if (!of_running_block(before.epoch)) {
-    if (before.epoch > state.cluster_base) {
+    if (state.span && before.epoch > state.cluster_base) {
       if (ordered_in_cluster(before)) return false;
       if (space != Space::kGlobal) return true;
     }
     return space == Space::kGlobal && before.epoch > state.launch_base &&  // else of nobody
            !order.acquired(before, before_kind == Access::kAtomic, now);
   }
-  return !ordered_in_block(before, now);
+  return !ordered_in_block(before, now) && !(state.span && ordered_in_cluster(before));
 }
 
 inline void remember_reader(Cell& c, const Stamp& now) {
@@ -73,16 +67,22 @@ void check(Cell& c, Space space, uintptr_t address, Access kind, const Stamp& no
     c.write_kind = Access::kWrite;
     return;
   }
+  bool landed = false;
   if (space != Space::kGlobal) {
     const bool written = c.write.epoch > state.cluster_base;
     const bool reads = kind == Access::kRead || kind == Access::kAtomic;
-    if (written && c.write_kind == Access::kInFlight) report_in_flight(space, address, kind, now, c.write);
+    if (written && (c.write_kind == Access::kInFlight || c.write_kind == Access::kBulk))
+      report_in_flight(space, address, kind, now, c.write, c.write_kind);
     else if (!written && reads) report_unwritten(space, address, now);
+    landed = written && c.write_kind == Access::kLanded;
+    if (landed && !phases.known(c.barrier, c.phase, now)) report_landed(space, address, kind, now, c.write);
+    if (written && kind == Access::kBulk && c.write_kind <= Access::kAtomic && !proxy_fenced(c.write))
+      report_no_proxy_fence(space, address, now, c.write);
   }
   const bool both_atomic = kind == Access::kAtomic && c.write_kind == Access::kAtomic;
-  if (!both_atomic && conflict(space, c.write, c.write_kind, now))
+  if (!both_atomic && !landed && conflict(space, c.write, c.write_kind, now))
     report_race(space, address, kind, now, c.write, c.write_kind);
-  if (kind == Access::kRead) return remember_reader(c, now);
+  if (is_read(kind)) return remember_reader(c, now);
   for (const Stamp* reader : {&c.reader, &c.other_reader, &c.earlier_reader})
     if (conflict(space, *reader, Access::kRead, now)) {
       report_race(space, address, kind, now, *reader, Access::kRead);
@@ -114,7 +114,7 @@ void check_range(Cell* first, Space space, uintptr_t address, size_t bytes, Acce
       check(*first, space, address, kind, now);
     } else {
       check_part(*first, space, address, here, kind, now);
-      if (here == 4 && kind != Access::kRead && kind != Access::kAtomic) {  // earlier readers no longer matter
+      if (here == 4 && !is_read(kind) && kind != Access::kAtomic) {  // earlier readers no longer matter
         Cell* parts = first->bytes;
         *first = parts[0];
         first->bytes = parts;
@@ -133,7 +133,8 @@ void access_global(uintptr_t address, size_t bytes, Access kind, const Stamp& no
     if (page.ignored) continue;
     if (state.count) {
       tally_page(page, address, here, kind);
-      tally(Space::kGlobal, address, here, kind, now.pc, thread);
+      if (kind == Access::kBulkRead) tally_bulk(address, here);
+      else tally(Space::kGlobal, address, here, kind, now.pc, thread);
     }
     if (!state.races) continue;
     if (kind == Access::kAtomic) order.atomic(address, now);
@@ -163,6 +164,7 @@ class Shadow : public Observer {
     fit(cells.statics, block.statics_size);
     order.block_begins(state.block_base, block.threads);
     add_block(state.block_base, block.linear);
+    phases.block_begins(block.cluster_rank);
     runs(block);
   }
   void block_ends(Block& block) override {
@@ -192,6 +194,18 @@ class Shadow : public Observer {
     if (state.os_thread) shadow::access(reinterpret_cast<uintptr_t>(address), bytes, kind, pc, *local.thread);
   }
   void fence() override;
+  void landed(const Block& block, const void* to, size_t bytes, uint32_t barrier, uint32_t phase) override {
+    if (!state.races) return;
+    Cell* cells = shared_cells(block.cluster_rank).dynamic.data();
+    const uintptr_t address = reinterpret_cast<uintptr_t>(to), begin = reinterpret_cast<uintptr_t>(block.dynamic);
+    for (size_t i = 0; i < bytes / 4; ++i) {  // what came between was reported when it came
+      Cell& c = cells[address / 4 - begin / 4 + i];
+      c.write_kind = Access::kLanded;
+      c.barrier = static_cast<uint16_t>(barrier);
+      c.phase = phase;
+    }
+  }
+  void phases_seen(uint32_t barrier, uint32_t count) override;
   const char* counters(const void* kernel) override { return tally_json(kernel); }
   void clear_counters() override { clear_tally(); }
 
@@ -226,6 +240,11 @@ void Shadow::fence() {
   if (state.os_thread && state.races) order.fence(stamp(*local.thread, nullptr));
 }
 
+void Shadow::phases_seen(uint32_t barrier, uint32_t count) {
+  if (!state.os_thread || !state.races) return;
+  phases.seen(state.block->cluster_rank, barrier, count, stamp(*local.thread, nullptr));
+}
+
 const bool installed = [] {
   static Shadow shadow;
   observer = &shadow;
@@ -249,13 +268,15 @@ void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const 
   uintptr_t begin = state.dynamic;
   const uint32_t rank = state.block->cluster_rank;
   std::vector<Cell>* cells = &shared_cells(rank).dynamic;
+  state.rank = rank;
   if (address - begin >= state.dynamic_size) {
     const Worker* worker = local.worker;
     if (worker->cluster)
       for (const Worker* other : worker->cluster->blocks) {  // not counted: it comes from another multiprocessor
         begin = reinterpret_cast<uintptr_t>(other->block.dynamic);
         if (address - begin >= state.dynamic_size) continue;
-        cells = &shared_cells(other->block.cluster_rank).dynamic;
+        state.rank = other->block.cluster_rank;
+        cells = &shared_cells(state.rank).dynamic;
         if (state.races) check_range(&(*cells)[address / 4 - begin / 4], space, address, bytes, kind, now);
         return;
       }
@@ -270,7 +291,7 @@ void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const 
     space = Space::kStatic;
     cells = &shared_cells(rank).statics;
   }
-  if (state.count && kind != Access::kArrived) tally(space, address, bytes, kind, now.pc, thread);
+  if (state.count && kind < Access::kArrived) tally(space, address, bytes, kind, now.pc, thread);
   if (state.races) check_range(&(*cells)[address / 4 - begin / 4], space, address, bytes, kind, now);
 }
 

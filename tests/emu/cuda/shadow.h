@@ -34,6 +34,8 @@ struct alignas(64) Cell {
   Stamp write, reader, other_reader, earlier_reader;
   Access write_kind = Access::kWrite;
   bool split = false;       // the bytes have cells of their own
+  uint16_t barrier = 0;     // kLanded: that mbarrier of the block,
+  uint32_t phase = 0;       // in that phase
   Cell* bytes = nullptr;    // four of them; kept for the next split
 };
 
@@ -116,6 +118,7 @@ struct State {
   uint32_t launch_base = 0, block_base = 0;  // epochs up to here: earlier launches, earlier blocks
   uint32_t cluster_base = 0;     // earlier clusters; block_base but in a cluster
   uint32_t span = 0;             // epochs of the running block; 0: no end
+  uint32_t rank = 0;             // of the block whose shared memory is looked at
   bool races = false, count = false, reported = false;
 };
 extern State state;
@@ -129,6 +132,28 @@ inline bool of_running_block(uint32_t epoch) {
 
 enum class Space : uint8_t { kDynamic, kStatic, kGlobal };
 
+// ---- clusters and bulk copies (shadow_cluster.cpp) ----
+// Does a barrier of the cluster lie between an access of its running blocks and the running thread?
+bool ordered_in_cluster(const Stamp& before);
+// Has the thread that made it fenced it off from later bulk copies?
+bool proxy_fenced(const Stamp& before);
+// Who has learned of an mbarrier's phases, in each block of the cluster.
+class Phases {
+ public:
+  void block_begins(uint32_t rank);
+  void seen(uint32_t rank, uint32_t barrier, uint32_t phases, const Stamp& now);
+  // Does the running thread know that `phase` of this mbarrier of block state.rank is complete?
+  bool known(uint32_t barrier, uint32_t phase, const Stamp& now) const;
+
+ private:
+  struct Seen {
+    std::vector<Stamp> first;          // who saw that many phases and one more
+    std::vector<uint32_t> by_thread;
+  };
+  std::vector<Seen> seen_[16];         // by block, mbarrier
+};
+extern Phases phases;
+
 void access(uintptr_t address, size_t bytes, Access kind, const void* pc, const Thread& thread);
 
 // ---- reports (shadow_report.cpp) ----
@@ -137,10 +162,13 @@ void add_block(uint32_t base, uint64_t linear);  // that stamps after `base` bel
 void report_race(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& before,
                  Access before_kind);
 void report_unwritten(Space space, uintptr_t address, const Stamp& now);
-void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy);
+void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy, Access copy_kind);
+void report_landed(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy);
+void report_no_proxy_fence(Space space, uintptr_t address, const Stamp& now, const Stamp& before);
 
 // ---- counters (shadow_tally.cpp) ----
 void tally(Space space, uintptr_t address, size_t bytes, Access kind, uint32_t pc, const Thread& thread);
+void tally_bulk(uintptr_t address, size_t bytes);
 void tally_page(Page& page, uintptr_t address, size_t bytes, Access kind);  // within the page
 void tally_block_ends();  // or pauses
 void tally_launch_ends(const void* kernel);

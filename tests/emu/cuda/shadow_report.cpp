@@ -16,9 +16,12 @@ std::set<std::string> g_lines;                             // the same, by lines
 
 std::string verb(Access kind) {
   switch (kind) {
-    case Access::kRead: return "read";
+    case Access::kRead:
+    case Access::kBulkRead: return "read";
     case Access::kWrite: return "write";
     case Access::kAtomic: return "atomic";
+    case Access::kBulk:
+    case Access::kLanded: return "cp.async.bulk";
     default: return "cp.async";
   }
 }
@@ -44,6 +47,8 @@ std::string block_of(const Stamp& stamp) {
   const dim3 g = state.block->grid;
   return "block " + triple(b % g.x, b / g.x % g.y, b / g.x / g.y) + " ";
 }
+
+std::string block_if_other(const Stamp& stamp) { return of_running_block(stamp.epoch) ? "" : block_of(stamp); }
 
 std::string place(Space space, uintptr_t address) {
   if (space == Space::kDynamic && address - state.dynamic < state.dynamic_size)
@@ -93,11 +98,25 @@ void report_unwritten(Space space, uintptr_t address, const Stamp& now) {
   report(now, Stamp{}, text, text + "; " + place(space, address));
 }
 
-void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy) {
+void report_in_flight(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy, Access copy_kind) {
   if (is_known(now, copy)) return;
   const std::string here = verb(kind) + line_of(now), there = line_of(copy);
-  report(now, copy, here + there, here + " where the cp.async of " + thread_of(copy) + there +
-         " is still in flight; " + place(space, address));
+  report(now, copy, here + there, here + " where the " + verb(copy_kind) + " of " + block_if_other(copy) +
+         thread_of(copy) + there + " is still in flight; " + place(space, address));
+}
+
+void report_landed(Space space, uintptr_t address, Access kind, const Stamp& now, const Stamp& copy) {
+  if (is_known(now, copy)) return;
+  const std::string here = verb(kind) + line_of(now), there = line_of(copy);
+  report(now, copy, here + there, "race: " + here + " after the cp.async.bulk of " + block_if_other(copy) +
+         thread_of(copy) + there + "; no mbarrier_wait lies between them; " + place(space, address));
+}
+
+void report_no_proxy_fence(Space space, uintptr_t address, const Stamp& now, const Stamp& before) {
+  if (is_known(now, before)) return;
+  const std::string here = verb(Access::kBulk) + line_of(now), there = line_of(before);
+  report(now, before, here + there, here + " over the write of " + block_if_other(before) + thread_of(before) + there +
+         ", which no fence.proxy.async followed; " + place(space, address));
 }
 
 }  // namespace cuda_emu::shadow

@@ -177,7 +177,16 @@ void tally(Space space, uintptr_t address, size_t bytes, Access kind, uint32_t p
   }
 }
 
+// Part of a bulk copy, which asks for its sectors once, whatever the number of blocks that get them.
+void tally_bulk(uintptr_t address, size_t bytes) {
+  Traffic& traffic = t().launch.traffic[static_cast<int>(Access::kRead)];
+  ++traffic.accesses;
+  traffic.bytes += bytes;
+  traffic.sectors += (address + bytes - 1) / kSector - address / kSector + 1;
+}
+
 void tally_page(Page& page, uintptr_t address, size_t bytes, Access kind) {
+  if (kind == Access::kBulkRead) kind = Access::kRead;
   uint64_t* bits = kind == Access::kRead ? page.read : page.written;
   const size_t first = address % kPage, end = first + bytes;
   for (size_t i = first; i < end;) {

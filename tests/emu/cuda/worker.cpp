@@ -178,11 +178,13 @@ void Worker::start_block(uint64_t linear) {
     warps[w].exited = warps[w].pending = 0;
   }
   for (Barrier& b : barriers) b.arrived = 0;
+  mbarriers.clear();
   ready_threads.reset(static_cast<Order>(config.order), &random);
   for (uint32_t i = 0; i < block.threads; ++i) {
     Thread& t = threads[i];
     t.stack = nullptr;
-    t.warp_epoch = 0;
+    t.warp_epoch = t.cluster_arrivals = t.cluster_waits = 0;
+    t.proxy_fence = {};
     t.waits_for = nullptr;
     if (!t.copies->empty()) t.copies->clear();
     ready_threads.push(i);
@@ -287,7 +289,7 @@ void Worker::report_deadlock() {
   for (const auto& [where, threads_there] : groups)
     text += "; " + std::to_string(threads_there.first) + " (the first: thread " +
             std::to_string(threads_there.second) + ") wait for " + where;
-  add_report(text);
+  add_report(text + missing_at_mbarriers());
   failed = true;
 }
 

@@ -2,12 +2,14 @@
 // The scheduler of one OS thread: it runs one block after the other, each thread of it as a fiber.
 #pragma once
 #include <random>
+#include <string>
 #include <vector>
 
 #include "config.h"
 #include "copies.h"
 #include "../common/fiber.h"
 #include "core.h"
+#include "mbarrier.h"
 
 namespace cuda_emu {
 
@@ -69,8 +71,11 @@ struct Cluster {
   std::vector<Worker*> blocks;
   uint32_t arrived = 0, alive = 0;  // threads, of all blocks
   uint32_t passed = 0;              // barriers of the cluster
-  Site site;                        // of the barrier that threads wait at
-  void release();                   // them
+  Site site;                        // of the barrier that threads arrive at
+  std::vector<BulkCopy> in_flight;
+  void release();                   // threads that wait at the barrier
+  void land(size_t copy);
+  bool land_one(std::mt19937& random);  // false: no copy is under way
 };
 
 struct Worker {
@@ -87,6 +92,7 @@ struct Worker {
   void settle(Warp& warp, uint32_t warp_index, Meeting& meeting);  // completes it if all have come
   void release(Barrier& barrier);
   void thread_leaves_cluster();
+  std::string missing_at_mbarriers() const;
 
   Block block{};
   std::vector<Thread> threads;
@@ -99,7 +105,7 @@ struct Worker {
   const LaunchInfo* launch = nullptr;
   Cluster* cluster = nullptr;        // of the block that runs, if it was launched in one
   std::vector<uint16_t> at_cluster_barrier;
-  uint32_t epoch_of_cluster = 0;     // the block's, when the last barrier of the cluster was complete
+  std::vector<Mbarrier> mbarriers;
   char* shared_map = nullptr;        // guard page, kMaxShared + room for canaries, guard page
   char* fault_stack = nullptr;       // for the report of a fault, whatever state the thread's own stack is in
   char* signal_stack = nullptr;

@@ -116,3 +116,45 @@ SELFTEST_API int selftest_clusters(int cluster, int blocks, int step, unsigned* 
   if (error == cudaSuccess) error = static_cast<cudaError_t>(give_back(error, done, one));
   return give_back(error, dfour, four);
 }
+
+// Rounds of copies of `bytes` from row `round * size + rank` of x to place `rank` of all blocks of the cluster, so that each
+// has all rows of the round; what lies in a place that no copy meets is zero. In round 1 block 0 copies to itself alone.
+namespace {
+constexpr int kBulkRounds = 5, kBulkWords = 64;  // of a row
+__global__ void bulk_copies(unsigned bytes, const uint32_t* x, uint32_t* y) {
+  DYN_SMEM(uint32_t, s);
+  const unsigned rank = cluster_rank(), size = cluster_size(), words = size * kBulkWords;
+  uint64_t* barrier = reinterpret_cast<uint64_t*>(s + words);
+  if (threadIdx.x == 0) mbarrier_init(barrier, 2), mbarrier_fence();
+  cluster_arrive();
+  cluster_wait();
+  const unsigned first = blockIdx.x / size * size * kBulkRounds;
+  for (unsigned round = 0; round < kBulkRounds; ++round) {
+    for (unsigned i = threadIdx.x; i < words; i += blockDim.x) s[i] = 0;
+    proxy_fence();
+    cluster_arrive();
+    cluster_wait();
+    const bool alone = round == 1;
+    if (threadIdx.x == 7) {
+      if (!alone || rank == 0) {
+        const uint16_t mask = static_cast<uint16_t>(alone ? 1u : (1u << size) - 1);
+        copy_bulk(s + rank * kBulkWords, x + (first + round * size + rank) * kBulkWords, bytes, barrier, mask);
+      }
+      mbarrier_arrive(barrier, alone ? 0 : bytes * size - 16);
+    }
+    if (threadIdx.x == 31) mbarrier_arrive(barrier, alone ? (rank == 0 ? bytes : 0) : 16);
+    mbarrier_wait(barrier, round & 1);
+    for (unsigned i = threadIdx.x; i < words; i += blockDim.x)
+      y[(blockIdx.x * kBulkRounds + round) * words + i] = s[i];
+    cluster_sync();
+  }
+}
+}  // namespace
+SELFTEST_API int selftest_bulk_copies(int cluster, int blocks, unsigned bytes, const uint32_t* x, uint32_t* y) {
+  const size_t smem = static_cast<size_t>(cluster) * kBulkWords * 4 + 8, rows = static_cast<size_t>(blocks) * kBulkRounds;
+  if (!active_clusters(reinterpret_cast<const void*>(&bulk_copies), static_cast<unsigned>(cluster), 32, smem)) return -1;
+  const auto dx = device(x, rows * kBulkWords);
+  const Device<uint32_t> dy(rows * static_cast<size_t>(cluster) * kBulkWords);
+  return give_back(launch_clusters(&bulk_copies, static_cast<unsigned>(cluster), static_cast<unsigned>(blocks), 32, smem,
+                                   nullptr, bytes, dx.data, dy.data), dy, y);
+}

@@ -4,7 +4,7 @@
 namespace selftest {
 namespace {
 
-constexpr int kNumbers = 40;
+constexpr int kNumbers = 60;
 Planted* all() {
   static Planted table[kNumbers];
   return table;
