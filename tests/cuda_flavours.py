@@ -22,7 +22,7 @@ def on_clusters(case: str) -> bool:
     op, sizes = case.split()[:2]
     if op == "nextn_fuse_hidden":
         return sizes == "1x4x1040"  # of more than one part of k
-    return op in ("mhc_pre", "mhc_post_pre", "mhc_head", "move_accepted_kv")
+    return op in ("mhc_pre", "mhc_post_pre", "mhc_head", "move_accepted_kv", "swa_paged_attention")
 
 
 class CudaMemory(Guarded):

@@ -105,6 +105,7 @@ for name, (lens, rows) in BATCHES.items():
         add("swa_paged_attention", f"{name} {H}x{D} window {window}", lambda lens=lens, rows=rows, H=H, D=D, w=window,
             page=page, dtype=dtype: Batch(lens, rows, H=H, D=D, window=w, page=page, dtype=dtype).args())
 add("swa_paged_attention", "64x512", lambda: Batch([131, 20], [2, 1], H=64, D=512, window=128, page=16, dtype=BF16).args())
+add("swa_paged_attention", "36x512, 8 rows", lambda: Batch([170], [8], H=36, D=512, window=160, page=16, dtype=BF16).args())
 for dtype in (F32, BF16):
     add("swa_paged_attention", f"tree {dtype}", lambda dtype=dtype: Batch(
         [6, 7, 17, 72], [6] * 4, window=8, dtype=dtype, masks=[random_tree(6, rng("tree", i)) for i in range(4)]).args())

@@ -30,7 +30,7 @@ HOT = {"nextn_fuse_hidden", "swa_paged_attention", "mhc_pre", "mhc_post", "mhc_p
 # Their kernels, by the start of the name, and what the code of each one must contain: an instruction of each pattern.
 HMMA, LDGSTS, LDSM = r"HMMA\.16816\.F32\.BF16", r"LDGSTS\.E\S*\.128", r"LDSM\.16"
 LOAD, STORE = r"LDG\.E\S*\.128|LDGSTS\.E\S*\.128", r"STG\.E\S*\.128"
-CLUSTER = r"UCGABAR_WAIT"
+CLUSTER, MULTICAST = r"UCGABAR_WAIT", r"UBLKCP\.S\.G\.MULTICAST"
 CODE = {
     r"fuse_mma_kernel<": (HMMA, LDGSTS),
     r"fuse_rms_kernel<__nv_bfloat16>": (LOAD,),
@@ -44,6 +44,8 @@ CODE = {
     r"swa_store_kv_kernel<__nv_bfloat16>": (LOAD, STORE),
     r"move_kernel<uint4": (LOAD, STORE),
 }
+# What sm_90 and newer have besides.
+CLUSTERED = {r"swa_paged_attention_bf16_kernel<": (CLUSTER, MULTICAST)}
 # The exact paths of fp32, and moves of rows that do not lie on 16 bytes.
 UNTUNED = r"\w+<float|mhc_project_f32<|fuse_exact_kernel<|swa_paged_attention_f32_kernel|" \
           r"move_kernel<(uint2|unsigned)"
@@ -136,11 +138,13 @@ def test_each_hot_kernel_contains_what_it_is_built_on(pattern):
     if not shutil.which("c++filt"):
         pytest.skip("gate: c++filt (binutils) is not installed: kernels have no readable names")
     for arch in SUMMARY[4].split(","):
-        if pattern == "mhc_cluster<" and int(re.search(r"\d+", arch)[0]) < 90:
-            continue  # no clusters: there it only traps
+        clusters = int(re.search(r"\d+", arch)[0]) >= 90
+        if pattern == "mhc_cluster<" and not clusters:
+            continue  # there it only traps
         rows = [row for row in info.kernels() if row["arch"] == arch and re.match(pattern, name_of(row))]
         assert rows, f"{pattern}: no such kernel for {arch}"
-        assert not (found := lacking(rows, code(arch), CODE[pattern])), "\n".join(found)
+        wanted = CODE[pattern] + (CLUSTERED.get(pattern, ()) if clusters else ())
+        assert not (found := lacking(rows, code(arch), wanted)), "\n".join(found)
 
 
 @needs_nvcc

@@ -8,6 +8,8 @@
 
 namespace dsv4::cuda {
 
+constexpr unsigned kPortable = 8;  // blocks of a cluster that every device has room for
+
 // The attributes of such a launch, set on the kernel and as the run time takes them.
 class ClusterLaunch {
  public:
@@ -24,7 +26,6 @@ class ClusterLaunch {
   const cudaLaunchConfig_t& config() const { return config_; }
 
  private:
-  static constexpr unsigned kPortable = 8;  // every device has room for this many blocks
   cudaLaunchAttribute attribute_{};
   cudaLaunchConfig_t config_;
   cudaError_t error_ = cudaSuccess;

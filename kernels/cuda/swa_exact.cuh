@@ -8,7 +8,7 @@
 namespace dsv4::cuda {
 
 struct SwaExact {
-  static constexpr int kM = 16, kThreads = 128;
+  static constexpr int kM = 16, kPairs = kM, kThreads = 128;
   static constexpr int kMine = kKeys / (kThreads / kM);  // keys of a thread: c, c + 8, c + 16, c + 24
   static constexpr int kColumns = 512 / (2 * kThreads);  // pairs of dims of a thread
 
@@ -109,14 +109,14 @@ struct SwaExact {
     }
   }
 
-  DSV4_DEVICE void write_result(const Segment& g, int h0, int heads) const {
+  DSV4_DEVICE void write_result() const {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int d = 2 * (thread + c * kThreads), i = (d - (D - v.R)) / 2;
       if (d >= D) continue;
 #pragma unroll
       for (int m = 0; m < kM; ++m) {
-        if (m >= g.rows * heads) continue;
+        if (m >= work->pairs) continue;
         float a = o[c][m][0] / total[m], b = o[c][m][1] / total[m];
         if (d >= D - v.R) {
           const float cos = v.cos_sin[angle_at[m] + i], sin = v.cos_sin[angle_at[m] + v.R / 2 + i];
@@ -124,7 +124,7 @@ struct SwaExact {
           b = b * cos - a * sin;
           a = turned;
         }
-        float* to = static_cast<float*>(v.out) + (g.t + m / heads) * v.out_t + (h0 + m % heads) * v.out_h + d;
+        float* to = result_at<float>(v, *work, m) + d;
         if (v.vector_out) *reinterpret_cast<float2*>(to) = make_float2(a, b);
         else to[0] = a, to[1] = b;
       }
@@ -137,18 +137,15 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v) {
   constexpr int kM = SwaExact::kM, kThreads = SwaExact::kThreads;
   const Segment& g = b.work->segment;
   const KeyRange& keys = b.work->keys;
-  const int h0 = b.work->h0, heads = b.work->heads, pairs = g.rows * heads, thread = b.thread;
-  if (thread < kM)
-    b.q_at[thread] = thread < pairs ? (g.t + thread / heads) * v.q_t + (h0 + thread % heads) * v.q_h : -1,
-    b.angle_at[thread] = 0;
+  const int pairs = b.work->pairs, thread = b.thread;
+  if (thread < kM) b.q_at[thread] = thread < pairs ? query_at(v, *b.work, thread) : -1, b.angle_at[thread] = 0;
   __syncthreads();
   load_rows<float, kThreads>(b.q, b.pitch, v.q, b.q_at, kM, b.D, v.vector_q);
   cp_async_commit();  // whether or not a tile follows
-  const int row = b.pair() / heads;
   Sight sight;
   if (b.pair() < pairs) {
     int64_t angle_at;
-    sight = sight_of(v, g, keys, row, &angle_at);
+    sight = sight_of(v, g, keys, b.work->row(v, b.pair()), &angle_at);
     if (thread % 8 == 0) b.angle_at[b.pair()] = angle_at;
   }
   b.begin();
@@ -167,7 +164,7 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v) {
     __syncthreads();
     float scores[SwaExact::kMine];
     b.score(scores);
-    b.soften(scores, seen(v, g, keys, sight, row, i * kKeys, *b.usable & 0x01010101u << thread % 8));
+    b.soften(scores, seen(v, g, keys, sight, i * kKeys, *b.usable & 0x01010101u << thread % 8));
     __syncthreads();
     b.mix();
     __syncthreads();
@@ -175,12 +172,12 @@ DSV4_DEVICE void attend(SwaExact& b, const SwaView& v) {
 
   if (thread % 8 == 0) {
     const int m = b.pair();
-    const float weight = v.sink != nullptr && m < pairs ? expf(v.sink[h0 + m % heads] - b.top) : 0.f;
+    const float weight = v.sink != nullptr && m < pairs ? expf(v.sink[b.work->head(v, m)] - b.top) : 0.f;
     b.total[m] = b.sum == 0 ? __uint_as_float(0x7f800000u) : b.sum + weight;  // no visible key: 0 / infinity
   }
   cp_async_wait<0>();
   __syncthreads();
-  b.write_result(g, h0, heads);
+  b.write_result();
 }
 
 }  // namespace dsv4::cuda

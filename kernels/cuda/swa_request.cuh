@@ -31,9 +31,10 @@ struct SwaView {
   int64_t q_t, q_h, kv_page, kv_slot, out_t, out_h, mask_b, mask_j, angle_row;  // strides in elements
   int64_t T, B, P, page, maxp, window, max_pos;
   int H, D, R, n;  // R = 0: no rotation; n = 0: no tree
-  int tile_rows, tile_heads, head_tiles;  // a block's query rows and heads; blocks that share a row
+  int unit_rows, unit_blocks;  // query rows of a unit of work, which so many blocks share
   float scale;
   bool zero_padding, vector_q, vector_kv, vector_out;
+  bool clusters;  // the blocks of a unit are a cluster, which reads a key once
 };
 
 // Query rows that follow each other in one request, or in none (padding).
@@ -117,38 +118,61 @@ DSV4_DEVICE int nodes_seen(const SwaView& v, int64_t b, int64_t j) {
 
 DSV4_DEVICE uint32_t bits_below(int64_t n) { return n <= 0 ? 0u : n >= 32 ? ~0u : (1u << n) - 1; }
 
-// What a block works on: heads h0 .. h0 + heads - 1 of the query rows from t to end, and of them a segment. It lies in
-// shared memory, because registers are scarce while tiles of keys go by.
+// What a block works on: of the (query row, head) pairs of a unit, numbered row by row, those from `from` to `to`; and
+// of its rows a segment. It lies in shared memory, because registers are scarce while tiles of keys go by.
 struct Work {
-  int64_t t, end;
-  int h0, heads;
+  int64_t t0, t, end;  // the unit's first row; rows to come
+  int from, to;
+  bool shared;         // the segment is the unit's, and so are its tiles of keys: all its blocks work on it together
+  int first, pairs;    // the block's pairs of the segment, counted from its first row
   Segment segment;
   KeyRange keys;
+  DSV4_DEVICE int row(const SwaView& v, int pair) const { return (first + pair) / v.H; }  // of the segment
+  DSV4_DEVICE int head(const SwaView& v, int pair) const { return (first + pair) % v.H; }
 };
-DSV4_DEVICE void begin_work(const SwaView& v, Work* work) {
+// The rows that the block has pairs of.
+DSV4_DEVICE void take_own_rows(const SwaView& v, Work* work) {
+  work->shared = false;
+  work->t = work->t0 + work->from / v.H;
+  work->end = work->to > work->from ? work->t0 + (work->to - 1) / v.H + 1 : work->t;
+}
+DSV4_DEVICE void begin_work(const SwaView& v, Work* work, int pairs) {
   if (threadIdx.x == 0) {
-    const int64_t t = static_cast<int64_t>(blockIdx.x / v.head_tiles) * v.tile_rows;
-    const int h0 = blockIdx.x % v.head_tiles * v.tile_heads;
-    work->t = t, work->end = min(t + v.tile_rows, v.T);
-    work->h0 = h0, work->heads = min(v.tile_heads, v.H - h0);
+    work->t0 = work->t = static_cast<int64_t>(blockIdx.x / v.unit_blocks) * v.unit_rows;
+    work->end = min(work->t + v.unit_rows, v.T);
+    work->from = blockIdx.x % v.unit_blocks * pairs;
+    work->to = min(work->from + pairs, static_cast<int>(work->end - work->t) * v.H);
+    work->shared = v.clusters;
+    if (!v.clusters) take_own_rows(v, work);
   }
   __syncthreads();
 }
-// Finds the segment at t and moves t to the next.
-DSV4_DEVICE void next_segment(const SwaView& v, Work* work) {
+// Finds the segment at t and moves t to the next. False: the unit has rows of several requests, or of none, and each
+// block goes through its own rows from now on.
+DSV4_DEVICE bool next_segment(const SwaView& v, Work* work) {
   const Segment g = segment_at(v, work->t, work->end);
+  const bool found = !work->shared || (g.b >= 0 && g.t + g.rows == work->end);
   __syncthreads();  // all have read t, and are done with the segment before
   if (threadIdx.x == 0) {
-    work->t = g.t + g.rows;
-    work->segment = g;
-    if (g.b >= 0) work->keys = keys_of(v, g);
+    if (found) {
+      const int skipped = static_cast<int>(g.t - work->t0) * v.H;
+      work->t = g.t + g.rows;
+      work->first = max(work->from - skipped, 0);
+      work->pairs = max(min(work->to - skipped, g.rows * v.H) - work->first, 0);
+      work->segment = g;
+      if (g.b >= 0) work->keys = keys_of(v, g);
+    } else {
+      take_own_rows(v, work);
+    }
   }
   __syncthreads();
+  return found;
 }
 
 // What one row sees: keys [first, last), counted from x0, and, with a tree, the nodes that it marks.
 struct Sight {
   int first = 0, last = -1;  // last < 0: nothing, nodes included
+  int row = 0;               // of the segment
 };
 // That of the segment's row, and where its angles begin (a position beyond the table takes its last row).
 DSV4_DEVICE Sight sight_of(const SwaView& v, const Segment& g, const KeyRange& r, int row, int64_t* angle_at) {
@@ -156,21 +180,22 @@ DSV4_DEVICE Sight sight_of(const SwaView& v, const Segment& g, const KeyRange& r
   *angle_at = v.R ? min(max(position, static_cast<int64_t>(0)), v.max_pos - 1) * v.angle_row : 0;
   constexpr int64_t kMost = INT32_MAX;
   Sight sight;
+  sight.row = row;
   sight.first = static_cast<int>(min(first_key(v, position) - r.x0, kMost));
   sight.last = static_cast<int>(min((v.n ? g.s : position + 1) - r.x0, kMost));
   return sight;
 }
-// Bit k: the segment's row sees key x0 + at + k. Only keys in `wanted` are looked at.
-DSV4_DEVICE uint32_t seen(const SwaView& v, const Segment& g, const KeyRange& r, const Sight& sight, int row, int at,
+// Bit k: the row sees key x0 + at + k. Only keys in `wanted` are looked at.
+DSV4_DEVICE uint32_t seen(const SwaView& v, const Segment& g, const KeyRange& r, const Sight& sight, int at,
                           uint32_t wanted) {
   uint32_t bits = bits_below(sight.last - at) & ~bits_below(sight.first - at) & wanted;
   if (v.n == 0 || at + kKeys <= r.committed || sight.last < 0) return bits;
-  const uint8_t* nodes = v.mask + g.b * v.mask_b + (g.j + row) * v.mask_j;
+  const uint8_t* nodes = v.mask + g.b * v.mask_b + (g.j + sight.row) * v.mask_j;
   for (uint32_t left = wanted; left != 0; left &= left - 1) {
     const int k = __ffs(static_cast<int>(left)) - 1, i = at + k - r.committed;
     if (i < 0 || i >= v.n || nodes[i] == 0) continue;
     // Two positions differ by at most n: only a window this narrow can hide a marked node.
-    if (v.window <= v.n && nodes_seen(v, g.b, g.j + row) - nodes_seen(v, g.b, i) >= v.window) continue;
+    if (v.window <= v.n && nodes_seen(v, g.b, g.j + sight.row) - nodes_seen(v, g.b, i) >= v.window) continue;
     bits |= 1u << k;
   }
   return bits;
@@ -200,16 +225,22 @@ DSV4_DEVICE void load_rows(T* to, int pitch, const void* from, const int64_t* of
   }
 }
 
-// Writes `rows` rows of zeros of a padding segment.
+// Where a pair's query lies, and its result.
+DSV4_DEVICE int64_t query_at(const SwaView& v, const Work& work, int pair) {
+  return (work.segment.t + work.row(v, pair)) * v.q_t + work.head(v, pair) * v.q_h;
+}
+template <class T>
+DSV4_DEVICE T* result_at(const SwaView& v, const Work& work, int pair) {
+  return static_cast<T*>(v.out) + (work.segment.t + work.row(v, pair)) * v.out_t + work.head(v, pair) * v.out_h;
+}
+
+// Writes the zeros of a padding segment.
 template <class T, int kThreads>
 DSV4_DEVICE void zero_rows(const SwaView& v, const Work& work) {
-  const Segment& g = work.segment;
-  const int h0 = work.h0, heads = work.heads;
   constexpr int kVector = 16 / sizeof(T);
   const int chunks = v.D / kVector;
-  for (int i = threadIdx.x; i < g.rows * heads * chunks; i += kThreads) {
-    const int m = i / chunks, d = i % chunks * kVector;
-    T* out = static_cast<T*>(v.out) + (g.t + m / heads) * v.out_t + (h0 + m % heads) * v.out_h + d;
+  for (int i = threadIdx.x; i < work.pairs * chunks; i += kThreads) {
+    T* out = result_at<T>(v, work, i / chunks) + i % chunks * kVector;
     if (v.vector_out) {
       *reinterpret_cast<uint4*>(out) = make_uint4(0, 0, 0, 0);
     } else {

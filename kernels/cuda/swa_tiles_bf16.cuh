@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// swa_paged_attention on bf16 tensor cores. A block holds kM (query row, head) pairs of one request against tiles of
-// 32 keys. Four warps split D for the scores of kRows pairs, their queries in registers, and add their parts in one
-// fixed order; then each of them owns eight pairs for the softmax. For the weighted sum every warp takes all pairs and
-// a share of the dims. Shared memory a tile at D = 512, 64 pairs: 64 KiB read as K, 32 KiB as V, 80 KiB for the parts
-// and weights, which is about the time that the products take.
+// swa_paged_attention on bf16 tensor cores, once queries and keys are in shared memory (swa_copies.cuh). A block holds
+// kM (query row, head) pairs of one request against tiles of 32 keys. Four warps split D for the scores of kRows pairs,
+// their queries in registers, and add their parts in one fixed order; then each of them owns eight pairs for the
+// softmax. For the weighted sum every warp takes all pairs and a share of the dims. Shared memory a tile at D = 512, 64
+// pairs: 64 KiB read as K, 32 KiB as V, 80 KiB for the parts and weights, which is about the time that the products take.
 // Products that are added are written as fmaf, or kept from it by __fmul_rn: 16 and 64 pairs are two compilations, and a
 // compiler that is free to join the two operations in one and not in the other would give a row two results.
 #pragma once
@@ -16,6 +16,7 @@ constexpr int kPitchP = kKeys + 8;  // rows that are an odd number of 16-byte un
 
 template <int kM, int kStages, int kD>  // kD = 0: any D
 struct SwaTiles {
+  static constexpr int kPairs = kM;
   static constexpr int kSplit = 4;                           // warps that share D
   static constexpr int kWarps = kM == 16 ? 4 : 8, kThreads = kWarps * kWarp;
   static constexpr int kRows = kM / (kWarps / kSplit);       // pairs that a warp scores
@@ -31,7 +32,7 @@ struct SwaTiles {
   static __host__ __device__ constexpr size_t bytes(int D) {
     return kStages * kKeys * (D + 8) * sizeof(bf16) + kM / 8 * (kSplit - 1) * 64 * sizeof(float4) +
            kM * kPitchP * sizeof(bf16) + kM * 2 * sizeof(int64_t) + kSlots * kKeys * sizeof(int64_t) +
-           kM * sizeof(Sight) + sizeof(Work) + kSlots * sizeof(uint32_t);
+           kM * sizeof(Sight) + sizeof(Work) + kSlots * sizeof(uint32_t) + kStages * sizeof(uint64_t);
   }
 
   const SwaView& v;
@@ -43,6 +44,7 @@ struct SwaTiles {
   Sight* sights;                       // [kM]
   float *alpha, *inverse;              // [kM], in the place of q_at, which is no longer needed then
   uint32_t* usable;                    // [kSlots]: keys that have a page
+  uint64_t* landed;                    // [kStages]: mbarriers of tiles that the cluster shares
 
   uint32_t q[kScoreTiles][kSteps][4];  // in the layout of mma_bf16's A: this warp's pairs and dims
   float o[kTiles][kGroups][2][4];      // in the layout of its result
@@ -61,6 +63,7 @@ struct SwaTiles {
     alpha = reinterpret_cast<float*>(q_at);
     inverse = alpha + kM;
     usable = reinterpret_cast<uint32_t*>(sights + kM);
+    landed = reinterpret_cast<uint64_t*>(usable + kSlots);
   }
 
   DSV4_DEVICE int split() const { return warp % kSplit; }
@@ -73,9 +76,6 @@ struct SwaTiles {
   // Where this lane points ldmatrix for a 16x16 block.
   DSV4_DEVICE int block16(int row_pitch) const { return lane % 16 * row_pitch + lane / 16 * 8; }
 
-  DSV4_DEVICE void load_tile(int i) {
-    load_rows<bf16, kThreads>(tile(i), pitch, v.kv, key_at + i % kSlots * kKeys, kKeys, D, v.vector_kv);
-  }
   DSV4_DEVICE bool wanted(int i, int half) const { return (usable[i % kSlots] >> half * 16 & 0xffffu) != 0; }
   DSV4_DEVICE void set_keys(int i) {  // a warp, lane = key
     const int64_t offset = offset_of(v, work->segment, work->keys, i * kKeys + lane);
@@ -99,18 +99,13 @@ struct SwaTiles {
     return kD ? kSteps : max(0, min((D / 16 + kSplit - 1) / kSplit, D / 16 - first_step()));
   }
 
-  // Waits until at most kPending of the thread's groups of copies are under way; afterwards their stages are free.
-  template <int kPending>
-  DSV4_DEVICE void read_queries() {
-    cp_async_wait<kPending>();
-    __syncthreads();
+  DSV4_DEVICE void take_queries() {
     const bf16* rows = queries() + warp / kSplit * kRows * pitch + first_step() * 16 + block16(pitch);
 #pragma unroll
     for (int m = 0; m < kScoreTiles; ++m)
 #pragma unroll
       for (int k = 0; k < kSteps; ++k)
         if (k < step_count()) ldmatrix_x4(q[m][k], rows + m * 16 * pitch + k * 16);
-    __syncthreads();
   }
 
   // x[2 * n + e] = q . key of this lane's pair and the tile's key 8 * n + lane % 4 * 2 + e, where the warp owns pairs.
@@ -205,6 +200,10 @@ struct SwaTiles {
     return poisoned;
   }
 
+  DSV4_DEVICE void zero_key(bf16* key) const {  // a warp
+#pragma unroll 1
+    for (int c = lane; c < D / 8; c += kWarp) reinterpret_cast<uint4*>(key)[c] = make_uint4(0, 0, 0, 0);
+  }
   static DSV4_DEVICE bool not_finite(uint32_t pair) {
     return (pair & 0x7f80u) == 0x7f80u || (pair & 0x7f800000u) == 0x7f800000u;
   }
@@ -218,8 +217,7 @@ struct SwaTiles {
         const uint4 r = row[c];
         bad |= not_finite(r.x) || not_finite(r.y) || not_finite(r.z) || not_finite(r.w);
       }
-      if (!__any_sync(kAllLanes, bad)) continue;
-      for (int c = lane; c < D / 8; c += kWarp) row[c] = make_uint4(0, 0, 0, 0);
+      if (__any_sync(kAllLanes, bad)) zero_key(keys + k * pitch);
     }
     __syncthreads();
   }
