@@ -4,7 +4,6 @@ counts it, against the bytes that they have to move: every byte once, but for wh
 a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
 from __future__ import annotations
 
-import functools
 import json
 
 import torch
@@ -105,14 +104,19 @@ def swa_store_kv(T):  # the weight once a block of four tokens
             lambda: ops.swa_store_kv(kv, weight, table, aligned(torch.arange(T) + 7), slots, pages, eps=1e-6))
 
 
-@functools.partial(case, most=4)
-def swa_paged_attention(T):  # two requests of T rows; a key once a block of 16 pairs of row and head
-    B, q, out = 2, random(2 * T, HEADS, HEAD), random(2 * T, HEADS, HEAD)
-    pages, table = random(4 * B, PAGE, HEAD), torch.arange(4 * B).view(B, 4).int()
-    rows, lens, turn = torch.arange(B + 1).int() * T, torch.full((B,), 200).int(), aligned(rope_table(300, ROPE, 1e4))
-    blocks = T * HEADS // 16
-    return (B * (blocks * 2 * HEAD * WINDOW + 4 * T * HEADS * HEAD), lambda: ops.swa_paged_attention(
-        q, pages, table, rows, lens, window=WINDOW, scale=0.04, sink=f32(HEADS), cos_sin=turn, out=out))
+def attention(B, T, tree):
+    """B requests of T rows: queries, results and keys once. (Clusters read a key once for at most 16 rows.)"""
+    q, out, pages = random(B * T, HEADS, HEAD), random(B * T, HEADS, HEAD), random(4 * B, PAGE, HEAD)
+    table, rows = aligned(torch.arange(4 * B).view(B, 4).int()), aligned(torch.arange(B + 1).int() * T)
+    lens, turn = aligned(torch.full((B,), 200).int()), aligned(rope_table(300, ROPE, 1e4))
+    mask = aligned(torch.tril(torch.ones(B, T, T, dtype=torch.uint8))).bool() if tree else None
+    return (B * (2 * HEAD * (WINDOW + T - 1) + 4 * T * HEADS * HEAD), lambda: ops.swa_paged_attention(
+        q, pages, table, rows, lens, window=WINDOW, scale=0.04, sink=f32(HEADS), cos_sin=turn, tree_mask=mask, out=out))
+
+
+for shape in ((1, 1, False), (1, 4, False), (3, 4, False), (9, 4, False), (1, 16, True), (1, 32, False)):
+    name = "swa_paged_attention B={} {}={}".format(shape[0], "nodes" if shape[2] else "rows", shape[1])
+    CASES[name] = lambda shape=shape: attention(*shape)
 
 
 def move_accepted_kv(M):
