@@ -6,7 +6,7 @@ import torch
 from emu_util import ORDERS, Emulator, library
 from swa_util import Batch
 from test_swa_tree_mask import random_tree
-from util import bits, rng
+from util import BACKENDS, bits, rng
 
 from dsv4spec import ops, use_backend
 
@@ -119,15 +119,28 @@ def test_a_row_does_not_depend_on_its_cluster(emu):
         assert torch.equal(bits(part), bits(whole[first:last])), (first, rows)
 
 
-def test_rows_that_do_not_lie_on_16_bytes_are_read_by_each_block(emu):
-    (q, pages, table, starts, lens), options = batch([131, 40], [4, 4]).args()
-    want, _, blocks = run(emu, ((q, pages, table, starts, lens), options))
+def off_16_bytes(pages):
+    """The same keys, an element further than a multiple of 16 bytes, and with rows that are 8 bytes more than one apart."""
     memory = torch.full((pages.numel() + 1,), float("nan"), dtype=BF16)
-    odd = memory[1:].view(pages.shape).copy_(pages)
-    spread = torch.full((*pages.shape[:2], 516), float("nan"), dtype=BF16)[..., :512].copy_(pages)
-    for other in (odd, spread):
-        got, _, clusters = run(emu, ((q, other, table, starts, lens), options))
-        assert blocks == 16 and clusters == 0 and torch.equal(bits(got), bits(want))
+    spread = torch.full((*pages.shape[:2], pages.shape[2] + 4), float("nan"), dtype=BF16)
+    return memory[1:].view(pages.shape).copy_(pages), spread[..., :pages.shape[2]].copy_(pages)
+
+
+@pytest.mark.parametrize("backend", [b for b in BACKENDS if b in ("cuda", "cuda_emu")])
+@pytest.mark.parametrize("name", ["decode", "verify", "tree", "rows of several requests", "small heads"])
+def test_rows_off_16_bytes_give_the_same_bits(backend, name):
+    """Each block reads its own keys then, on every device."""
+    (q, pages, *rest), options = CALLS[name][0]().args()
+    with use_backend(backend):
+        want = ops.swa_paged_attention(q, pages, *rest, **options)
+        for other in off_16_bytes(pages):
+            assert torch.equal(bits(ops.swa_paged_attention(q, other, *rest, **options)), bits(want))
+
+
+def test_rows_off_16_bytes_need_no_clusters(emu):
+    (q, pages, *rest), options = CALLS["decode"][0]().args()
+    for other in off_16_bytes(pages):
+        assert run(emu, ((q, other, *rest), options))[2] == 0
 
 
 def test_a_launch_on_clusters_leaves_later_ones_their_shared_memory(emu):

@@ -11,7 +11,7 @@
 // the keys of its own rows, which memory has to give once and the L2 once a block. The bits are the same.
 //
 // Bytes a request: 2 * D * (keys + 2 * rows * H) in bf16; beyond 16 rows of 64 heads, the window's keys once more every
-// 16 rows (5 % of the bytes). Flops: 4 * D * H * rows * keys. Flash (H 64, D 512, 128 keys), floor at 4.8 TB/s and
+// 16 rows (6 % of the bytes). Flops: 4 * D * H * rows * keys. Flash (H 64, D 512, 128 keys), floor at 4.8 TB/s and
 // 989 TFLOP/s (H200), bound by memory throughout:
 //   decode B = 1     0.25 MiB   17 MFLOP   0.05 us: costs a launch and one pass of latencies
 //          B = 64      16 MiB  1.1 GFLOP   3.5 us
