@@ -36,7 +36,7 @@ def norm(d, dtype=BF16):
     return torch.rand(d, generator=rng("norm", d)).to(dtype) + 0.5
 
 
-for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"] & NO_KERNEL["ascendc"]):
+for op in sorted(set(SAMPLES) - (NO_KERNEL["cuda"] & NO_KERNEL["ascendc"])):
     add(op, "sample", SAMPLES[op])
 for name, make in graph_cases.CASES.items():  # each with padding, at several lengths
     for lengths in ("captured", "more", "none"):
@@ -109,6 +109,9 @@ add("swa_paged_attention", "36x512, 8 rows", lambda: Batch([170], [8], H=36, D=5
 for dtype in (F32, BF16):
     add("swa_paged_attention", f"tree {dtype}", lambda dtype=dtype: Batch(
         [6, 7, 17, 72], [6] * 4, window=8, dtype=dtype, masks=[random_tree(6, rng("tree", i)) for i in range(4)]).args())
+# CUDA: so many rows that a block takes 64 heads.
+add("swa_paged_attention", "64x512 of many", lambda: Batch(
+    [150, 20, 7] + [0] * 38, [1] * 41, H=64, D=512, window=96, page=16, dtype=BF16).args())
 
 # ----------------------------------------------------------------------------------------------------------- integers
 for pages, page, D, M in ((2, 4, 33, 3), (5, 16, 40, 40), (4, 4, 1, 8), (3, 64, 16, 100)):
@@ -132,6 +135,17 @@ for B, k, steps, n in ((1, 1, 1, 2), (3, 2, 3, 6), (5, 4, 3, 9), (3, 3, 5, 32), 
         lambda c=(B, k, steps, n): (tuple(strided(t) for t in greedy_inputs(*c)[1]), dict(num_steps=c[2])))
 for B, k, step in ((1, 1, 0), (3, 5, 0), (3, 5, 2), (2, 16, 1), (33, 3, 1), (2, 40, 1), (1, 67, 2)):
     add("select_draft_topk", f"{B} {k} step {step}", lambda c=(B, k, step): (draft_step(*c), dict(step=c[2])))
+
+# For a tool that is slow: each op's sample, and what launches the kernels that those leave out, on clusters too.
+FEW = [f"{op} sample" for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"])] + [
+    "mhc_pre 2x4x520 bfloat16", "mhc_pre 9x4x4104 bfloat16 strided", "mhc_pre 5x1x1032 bfloat16", "mhc_post 1x4x136 bfloat16",
+    "mhc_post_pre 2x4x520 bfloat16 strided", "mhc_post_pre 9x4x4104 bfloat16", "mhc_head 66x4x136 bfloat16",
+    "mhc_head 9x4x4104 bfloat16", "nextn_fuse_hidden 1x4x1040 bfloat16 int8", "nextn_fuse_hidden 2x2x1040 bfloat16 bfloat16",
+    "nextn_fuse_hidden 3x2x72 bfloat16 float32", "nextn_fuse_hidden 3x4x136 bfloat16 bfloat16",
+    "nextn_fuse_hidden 5x4x144 bfloat16 int8", "q_norm_rope 2x3x512 R64", "swa_store_kv 2x512 R64",
+    "swa_paged_attention 64x512", "swa_paged_attention 64x512 of many", "swa_paged_attention mixed 18x144 window 13",
+    "swa_paged_attention tree torch.bfloat16", "move_accepted_kv 3x64x16 100", "move_accepted_kv 82000 rows",
+    "select_draft_topk 3 5 step 0", "select_draft_topk 2 40 step 1", "build_tree 2 8 5 33 qlen", "build_tree 2 8 4 65 full"]
 
 # ------------------------------------------------------------------------------- float16, for the device that takes it
 HALF = {}

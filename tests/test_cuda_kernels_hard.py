@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cuda_flavours import ORDERS, WITHOUT_CLUSTERS, cuda_runner, on_clusters
-from emu_cases import CASES, of
+from emu_cases import CASES, FEW, of
 from emu_util import LIFO, RANDOM, WARP_PRIORITY, flavour_environment
 
 from dsv4spec.ops import OPS
@@ -50,11 +50,21 @@ def test_every_kernel_function_is_launched():
         for head in re.findall(r"__global__ void([^{;]*)\{", path.read_text()):
             head = re.sub(r"__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "", head)
             functions.add(re.search(r"(\w+)\(", head)[1])
-    runner().emulator.clear()
-    for name in CASES:
-        runner().once(*CASES[name]())
-    launched = {re.sub(r"<.*", "", name).split("::")[-1] for name in runner().emulator.counters()}
+    launched, in_clusters = launched_by(CASES)
     assert len(functions) > 15 and functions == launched, functions ^ launched
+    few, few_in_clusters = launched_by(FEW)  # what compute-sanitizer sees (scripts/gpu_check.sh)
+    assert few == launched and few_in_clusters == in_clusters, (launched - few, in_clusters - few_in_clusters)
+
+
+def launched_by(names):
+    """Kernel functions, and those that were launched in clusters."""
+    runner().emulator.clear()
+    for name in names:
+        runner().once(*CASES[name]())
+    found = {True: set(), False: set()}
+    for name, counters in runner().emulator.counters().items():
+        found["cluster" in counters].add(re.sub(r"<.*", "", name).split("::")[-1])
+    return found[True] | found[False], found[True]
 
 
 @functools.cache

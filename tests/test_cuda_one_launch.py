@@ -115,8 +115,11 @@ def test_one_launch(emu, name):
     torch.manual_seed(1)
     args, kwargs = CALLS[name]()
 
+    def own(value):
+        return value.clone() if isinstance(value, torch.Tensor) else value
+
     def copied():
-        return tuple(a.clone() if isinstance(a, torch.Tensor) else a for a in args), {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in kwargs.items()}
+        return tuple(map(own, args)), {name: own(value) for name, value in kwargs.items()}
 
     mine, options = copied()
     with use_backend("cpu"):

@@ -3,6 +3,7 @@
 something. The build for a GPU, and the clocks of one, are left to a machine that has it."""
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -58,25 +59,50 @@ def test_a_machine_without_a_gpu_is_told_what_is_missing(tmp_path):
     assert result.stdout.rstrip().endswith("a GPU that torch sees")
 
 
-@pytest.mark.parametrize("sees", [True, False])
-def test_the_sanitizer_must_see_a_planted_bug(tmp_path, sees):
-    """With tools that only say what the real ones would: a sanitizer that finds nothing in the kernel with the bug is no
-    sanitizer, and the names that it is given come through its filter."""
-    log = tmp_path / "calls"
-    tools = tmp_path / "tools"
+def as_on_a_gpu(tmp_path, sees=True, **environ):
+    """With tools that only say what the real ones would. The run, and how the tools and Python were called."""
+    log, tools = tmp_path / "calls", tmp_path / "tools"
     tools.mkdir()
     script(tools / "nvcc", f'echo "nvcc $*" >> {log}')
     script(tools / "nvidia-smi", "echo GPU")
     finds = "echo hazard; exit 9" if sees else "exit 0"
     script(tools / "compute-sanitizer", f'echo "compute-sanitizer $*" >> {log}; case "$*" in *planted*) {finds};; esac')
-    python = script(tools / "python", 'case "$*" in "- cuda 0"|*"-m pytest"*|*" info"*|*" bench "*) exit 0;; esac\n'
+    python = script(tools / "python", f'echo "python $*" >> {log}\n'
+                                      'case "$*" in "- cuda 0"|*"-m pytest"*|*" info"*|*" bench "*) exit 0;; esac\n'
                                       f'exec {sys.executable} "$@"\n')
     result = run("bash", SCRIPT, "--python", python, "--device", "cuda", "--no-build", "--out", tmp_path / "out", cwd="/",
-                 PATH=os.pathsep.join([str(tools), os.environ["PATH"]]))
+                 PATH=os.pathsep.join([str(tools), os.environ["PATH"]]), **environ)
+    return result, log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("sees", [True, False])
+def test_the_sanitizer_must_see_a_planted_bug(tmp_path, sees):
+    """A sanitizer that finds nothing in the kernel with the bug is no sanitizer, and the names that it is given come
+    through its filter."""
+    result, calls = as_on_a_gpu(tmp_path, sees)
     assert result.returncode == (0 if sees else 1), result.stdout[-4000:]
     assert ("gpu_check: FAILED: planted-memcheck planted-racecheck (logs in" in result.stdout) == (not sees)
     assert ("memcheck did not see the planted bug (exit 0)" in result.stdout) == (not sees)
-    calls = [line for line in log.read_text().splitlines() if line.startswith("compute-sanitizer")]
+    calls = [line for line in calls if line.startswith("compute-sanitizer")]
     assert len(calls) == 4 and all("--error-exitcode 9 --kernel-name kns=dsv4 " in line for line in calls)
     assert [("racecheck" in line, "samples.py cuda" in line) for line in calls] == [
         (False, False), (False, True), (True, False), (True, True)]
+
+
+def test_every_test_of_a_gpu_is_run(tmp_path):
+    """Those that ask which backends to run on, and those that ask for a GPU."""
+    _, calls = as_on_a_gpu(tmp_path)
+    [call] = [line for line in calls if "-m pytest" in line]
+    asks = re.compile(r"\bBACKENDS\b|\bMACHINES\b|skipif\(not GPU\b|skip\(\"no GPU\"\)")
+    files = {path.name for path in (ROOT / "tests").glob("test_*.py") if path.name != "test_gpu_check.py"
+             and asks.search(path.read_text())}
+    assert {"test_cuda_graphs.py", "test_cuda_gpu.py", "test_ptx_conformance.py", "test_mhc_pre.py"} <= files
+    assert files <= set(re.findall(r"tests/(\w+\.py)", call)), files - set(re.findall(r"tests/(\w+\.py)", call))
+
+
+@pytest.mark.parametrize("seconds, least, most", [(100, 1, 60), (41, 1, 1), (470, 120, 120)])
+def test_the_benchmarks_end_before_they_are_stopped(tmp_path, seconds, least, most):
+    """One that is stopped writes no JSON."""
+    _, calls = as_on_a_gpu(tmp_path, DSV4SPEC_GPU_CHECK_SECONDS=str(seconds))
+    [call] = [line for line in calls if " bench " in line]
+    assert least <= int(re.search(r"--budget (\d+) --json ", call)[1]) <= most
