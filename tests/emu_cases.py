@@ -143,7 +143,8 @@ FEW = [f"{op} sample" for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"])] + [
     "mhc_head 9x4x4104 bfloat16", "nextn_fuse_hidden 1x4x1040 bfloat16 int8", "nextn_fuse_hidden 2x2x1040 bfloat16 bfloat16",
     "nextn_fuse_hidden 3x2x72 bfloat16 float32", "nextn_fuse_hidden 3x4x136 bfloat16 bfloat16",
     "nextn_fuse_hidden 5x4x144 bfloat16 int8", "q_norm_rope 2x3x512 R64", "swa_store_kv 2x512 R64",
-    "swa_paged_attention 64x512", "swa_paged_attention 64x512 of many", "swa_paged_attention mixed 18x144 window 13",
+    "swa_paged_attention 64x512", "swa_paged_attention 36x512, 8 rows", "swa_paged_attention 64x512 of many",
+    "swa_paged_attention mixed 18x144 window 13",
     "swa_paged_attention tree torch.bfloat16", "move_accepted_kv 3x64x16 100", "move_accepted_kv 82000 rows",
     "select_draft_topk 3 5 step 0", "select_draft_topk 2 40 step 1", "build_tree 2 8 5 33 qlen", "build_tree 2 8 4 65 full"]
 
