@@ -61,6 +61,15 @@ def test_every_missing_kernel_is_declared():
             assert set(row["ops"]) == set(ALL) - NO_KERNEL[backend], f"{backend} as loaded against ops/table.py"
 
 
+def test_the_page_of_the_cuda_kernels_names_every_op():
+    """With what it costs, or among those that have no kernel."""
+    page = (ROOT / "kernels" / "cuda" / "README.md").read_text()
+    table, rest = page.split("## What an op costs")[1].split("No kernel:")
+    assert set(re.findall(r"`(\w+)`", rest.split("(")[0])) == NO_KERNEL["cuda"]
+    first = re.findall(r"^\| ([^|]+) \|", table, re.M)
+    assert {name for cell in first for name in re.findall(r"`(\w+)`", cell)} == set(ALL) - NO_KERNEL["cuda"]
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_struct_binding_and_schema_agree(name):
     members = [(kind.strip(), member) for kind, member in header_structs()[name]]
