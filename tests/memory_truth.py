@@ -129,16 +129,22 @@ for M in (4, 16, 256):  # of 1 request, of 4 and of 64 with 4 rows each
     CASES[f"move_accepted_kv {M} rows"] = lambda M=M: move_accepted_kv(M)
 
 
-def fuse(weight, scale, size):
-    embeds, hidden, norms = random(1, D_MODEL), random(1, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
+def fuse(T, weight, scale, size):
+    embeds, hidden, norms = random(T, D_MODEL), random(T, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
     scales = {} if scale is None else dict(e_proj_scale=scale, h_proj_scale=scale.clone())
-    small = 0 if scale is None else 8 * D_MODEL
-    return (2 * size * D_MODEL ** 2 + small + 2 * D_MODEL * (1 + 2 * HC + 2), lambda: ops.nextn_fuse_hidden(
-        embeds, hidden, *norms, weight, weight.clone(), eps=1e-6, **scales, out=random(1, HC, D_MODEL)))
+    rows, out = 2 * D_MODEL * T * (1 + HC), 2 * D_MODEL * T * HC
+    needed = 2 * size * D_MODEL ** 2 + (0 if scale is None else 8 * D_MODEL) + rows + 4 * D_MODEL + out
+    if T * HC > 8:  # every 128 channels have the rows and their norms again, and 4 parts of the sums, from the L2
+        needed += D_MODEL // 128 * rows + (D_MODEL // 128 - 1) * 4 * D_MODEL + 2 * 4 * 2 * out
+    return (needed, lambda: ops.nextn_fuse_hidden(
+        embeds, hidden, *norms, weight, weight.clone(), eps=1e-6, **scales, out=random(T, HC, D_MODEL)))
 
 
-CASES["nextn_fuse_hidden T=1"] = lambda: fuse(random(D_MODEL, D_MODEL), None, 2)
-CASES["nextn_fuse_hidden T=1 int8"] = lambda: fuse(aligned((f32(D_MODEL, D_MODEL) * 40).to(torch.int8)), f32(D_MODEL), 1)
+for T in (1, 2, 4, 16):
+    CASES[f"nextn_fuse_hidden T={T}"] = lambda T=T: fuse(T, random(D_MODEL, D_MODEL), None, 2)
+for T in (1, 16):
+    CASES[f"nextn_fuse_hidden T={T} int8"] = lambda T=T: fuse(
+        T, aligned((f32(D_MODEL, D_MODEL) * 40).to(torch.int8)), f32(D_MODEL), 1)
 
 
 def figures(emulator: Emulator, name: str) -> dict:
