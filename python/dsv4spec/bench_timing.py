@@ -15,7 +15,7 @@ SAMPLE = 50e-6         # shortest sample: a hundred times what reading the clock
 LEAST, MOST = 9, 200   # samples
 SLOW, FEWEST = 0.3, 3  # from so many seconds a call on so few samples do
 LONG = 0.02            # a call of this many seconds is quicker on all threads
-AWAKE = 1e-3           # a shorter call has one before its sample that is not counted: threads sleep between samples
+AWAKE = 1e-3           # of calls before a sample that are not counted, for calls shorter than LONG: threads slept meanwhile
 REPLAYS = 15           # samples on a GPU
 DRIFT = 0.05           # between the medians of the two halves of the samples
 
@@ -120,7 +120,7 @@ class Clock:
             return self._cuda_sampler(calls, turn, once, graph)
         count = max(1, int(SAMPLE / once + 0.999))
         least = FEWEST if once > SLOW else LEAST
-        first = 1 if once < AWAKE else 0
+        first = max(1, int(AWAKE / once)) if once < LONG else 0
 
         def sample():
             turn(first)
