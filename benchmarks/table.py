@@ -14,7 +14,8 @@ def cells(line: dict | None) -> list[str]:
     if line is None:
         return ["-", "-"]
     mark = " (u)" if line["unstable"] else ""
-    return [f"{line['median_us']:.4g}{mark}", f"{100 * line['fraction_of_roof']:.0f}% {line['roof']}"]
+    us = line["median_us"]
+    return [f"{us:.4g}{mark}" if us < 1000 else f"{us:.0f}{mark}", f"{100 * line['fraction_of_roof']:.0f}% {line['roof']}"]
 
 
 def against(line: dict | None, name: str) -> str:
