@@ -15,12 +15,18 @@ ROOT = Path(__file__).resolve().parents[1]
 IGNORED = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "lib")
 
 
-def tool(name: str) -> str:
-    """A build tool: of this Python environment first, then of PATH."""
-    path = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if not path:
-        pytest.skip(f"gate: {name} is not installed")
-    return path
+def tool(*names: str) -> str:
+    """A build tool, the first of these that there is: of this Python environment, else of PATH."""
+    places = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    for name in names:
+        if path := shutil.which(name, path=places):
+            return path
+    pytest.skip(f"gate: {' or '.join(names)} is not installed")
+
+
+def cxx() -> str:
+    """A C++ compiler."""
+    return tool("c++", "g++")
 
 
 def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:

@@ -7,7 +7,7 @@ import re
 import shutil
 
 import pytest
-from build_util import ROOT, copy_sources, run, script, tool
+from build_util import ROOT, copy_sources, cxx, run, script, tool
 from fake_cann import MACHINE, OLD_FOLDERS, new_toolkit, old_toolkit
 
 CLEAN = {name: None for name in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME", "ASCEND_CANN_PACKAGE_PATH", "SOC_VERSION",
@@ -168,13 +168,6 @@ def test_a29_no_chip_named_lists_the_names(tree, tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ the launch's forms
-def _compiler():
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if not compiler:
-        pytest.skip("gate: no C++ compiler")
-    return compiler
-
-
 INCLUDES = [f"-I{ROOT / folder}" for folder in ("tests/emu/ascendc", "kernels/ascendc", "include", "csrc")]
 
 
@@ -184,10 +177,10 @@ def test_a_kernel_and_its_host_file_are_one_source(tmp_path, op):
     source = tmp_path / "both.cpp"
     folder = ROOT / "kernels" / "ascendc"
     source.write_text(f'#include "{folder}/{op}.cpp"\n#include "{folder}/host/{op}.cpp"\n')
-    result = run(_compiler(), "-std=c++17", "-fsyntax-only", "-DASCEND_EMU=1", *INCLUDES, source)
+    result = run(cxx(), "-std=c++17", "-fsyntax-only", "-DASCEND_EMU=1", *INCLUDES, source)
     assert result.returncode == 0, result.stdout[-3000:]
     home = old_toolkit(tmp_path / "cann")
-    result = run(_compiler(), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", "-DDSV4_ASCEND_ACLRT=1", *INCLUDES[1:],
+    result = run(cxx(), "-std=c++17", "-fsyntax-only", "-Wall", "-Werror", "-DDSV4_ASCEND_ACLRT=1", *INCLUDES[1:],
                  f"-I{home}/include", folder / "host" / f"{op}.cpp")
     assert result.returncode == 0, result.stdout[-3000:]
 
@@ -214,7 +207,7 @@ def test_every_entry_has_its_kernel_type_for_both_ways(tmp_path):
         assert any("MEETING" in kind for kind, _ in entries) == meets, path
     source = tmp_path / "entries.cpp"
     source.write_text('#include "kernel.h"\n#undef __global__\n' + "".join(f"{n}: DSV4_{n}\n" for n in SPECIFIERS))
-    result = run(_compiler(), "-E", "-P", "-DDSV4_ASCEND_ASC=1", *INCLUDES, source)
+    result = run(cxx(), "-E", "-P", "-DDSV4_ASCEND_ASC=1", *INCLUDES, source)
     lines = [re.sub(r" +", " ", line) for line in result.stdout.splitlines()]
     assert all(f"{name}: {specifiers}" in lines for name, specifiers in SPECIFIERS.items())
 
@@ -254,7 +247,7 @@ int main() {
 """)
     home = old_toolkit(tmp_path / "cann")
     program = tmp_path / "launch"
-    result = run(_compiler(), "-std=c++17", "-DDSV4_ASCEND_ACLRT=1", *INCLUDES[1:], f"-I{home}/include", source, "-o",
+    result = run(cxx(), "-std=c++17", "-DDSV4_ASCEND_ACLRT=1", *INCLUDES[1:], f"-I{home}/include", source, "-o",
                  program)
     assert result.returncode == 0, result.stdout[-3000:]
     assert run(program).returncode == 0
@@ -269,7 +262,7 @@ int main(int, char** v) {
   if (dsv4::ascend::other_cann_version(v[1], text, sizeof text)) std::puts(text);
 }
 """)
-    result = run(_compiler(), "-std=c++17", f"-I{ROOT}/kernels/ascendc", source, "-o", program)
+    result = run(cxx(), "-std=c++17", f"-I{ROOT}/kernels/ascendc", source, "-o", program)
     assert result.returncode == 0, result.stdout
     home = new_toolkit(tmp_path / "cann", version="9.1.0")
 

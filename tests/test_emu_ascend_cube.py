@@ -2,7 +2,6 @@
 """The cube core of the Ascend emulator against the documentation of its instructions: the pages' worked examples, whole
 products, and one mistake a rule."""
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from ascend_util import ORDERS, AscendEmulator
+from build_util import cxx
 
 HERE = Path(__file__).parent / "emu/ascendc"
 
@@ -241,10 +241,7 @@ void kernel(LocalTensor<float> f, LocalTensor<bfloat16_t> b, LocalTensor<half> h
 
 @pytest.mark.parametrize("line,message", REFUSED.items())
 def test_types_are_refused_by_the_compiler(line, message):
-    compiler = shutil.which("g++") or shutil.which("c++")
-    if not compiler:
-        pytest.skip("gate: no C++ compiler")
-    done = subprocess.run([compiler, "-std=c++17", "-fsyntax-only", f"-I{HERE}", "-x", "c++", "-"],
+    done = subprocess.run([cxx(), "-std=c++17", "-fsyntax-only", f"-I{HERE}", "-x", "c++", "-"],
                           input=SNIPPET.format(line), text=True, capture_output=True)
     if message is None:
         assert done.returncode == 0, done.stderr

@@ -3,13 +3,13 @@
 by its name, in every order of execution; the same kernel without the mistake is clean."""
 import ctypes
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 from ascend_util import LAZY, ORDERS, AscendEmulator
+from build_util import cxx
 
 HERE = Path(__file__).parent / "emu" / "ascendc"
 ELEMENTS = 5120  # floats of every buffer
@@ -185,9 +185,7 @@ def test_a_rule_a_report_and_a_page(emu):
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_the_types_refuse_does_not_compile(tmp_path, line):
-    compiler = shutil.which("c++") or shutil.which("g++")
-    if not compiler:
-        pytest.skip("gate: no C++ compiler")
+    compiler = cxx()
 
     def compiled(body):
         source = tmp_path / "snippet.cpp"

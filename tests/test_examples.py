@@ -8,17 +8,10 @@ from pathlib import Path
 
 import dsv4spec
 import pytest
-from build_util import ROOT, run, tool
+from build_util import ROOT, cxx, run, tool
 
 EXAMPLES = ROOT / "examples"
 PACKAGE = Path(dsv4spec.__file__).parent
-
-
-def compiler(*names: str) -> str:
-    for name in names:
-        if path := shutil.which(name):
-            return path
-    pytest.skip(f"gate: no compiler ({' or '.join(names)})")
 
 
 def asked(option: str) -> str:
@@ -37,7 +30,7 @@ def test_the_c_example_by_pkg_config(tmp_path):
     if not shutil.which("pkg-config"):
         pytest.skip("gate: pkg-config is not installed")
     shutil.copy(EXAMPLES / "tree_verify.c", tmp_path)
-    cc = compiler("cc", "gcc", "clang")
+    cc = tool("cc", "gcc", "clang")
     flags = f"{cc} -std=c99 -pedantic -Wall -Wextra -Werror tree_verify.c -o tree_verify"
     build = f'eval "{flags} $(pkg-config --cflags --libs dsv4spec)"'  # a place with spaces comes escaped
     result = run("sh", "-c", build, cwd=tmp_path, PKG_CONFIG_PATH=asked("--pkgconfig-dir"))
@@ -49,7 +42,7 @@ def test_the_c_example_by_pkg_config(tmp_path):
 
 
 def test_the_cpp_examples_by_find_package(tmp_path):
-    compiler("c++", "g++")
+    cxx()
     for name in ("CMakeLists.txt", "window_attention.cpp", "cuda_pointers.cpp"):
         shutil.copy(EXAMPLES / name, tmp_path)
     cmake = tool("cmake")
