@@ -26,7 +26,7 @@ def tool(*names: str) -> str:
 
 def cxx() -> str:
     """A C++ compiler."""
-    return tool("c++", "g++")
+    return tool("c++", "g++", "clang++")
 
 
 def copy_sources(to: Path, *, without: tuple[str, ...] = ()) -> Path:

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from build_util import ROOT, copy_sources, fake_nvcc, run, script, tool
+from build_util import ROOT, copy_sources, cxx, fake_nvcc, run, script, tool
 
 sys.path.insert(0, str(ROOT / "cmake"))
 sys.path.insert(0, str(ROOT / "tools"))
@@ -287,7 +287,7 @@ def test_a27_a_backend_whose_compiler_fails_fails_the_build(tmp_path, asked):
 @pytest.mark.skipif(LEVEL != "v2", reason="levels are of x86-64")
 def test_a_level_that_the_compiler_cannot_do_is_left_out_with_a_line(plain_tree, tmp_path):
     compiler = script(tmp_path / "c++", 'case "$*" in *-mavx512bf16*) exit 1;; esac\n'
-                                        f'exec {shutil.which("c++") or shutil.which("g++")} "$@"\n')
+                                        f'exec {cxx()} "$@"\n')
     result = _configure(plain_tree, tmp_path / "b", f"-DCMAKE_CXX_COMPILER={compiler}")
     assert result.returncode == 0, result.stdout
     assert re.search(r"cpu: built for v2, v3, v4 with", result.stdout)

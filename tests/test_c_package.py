@@ -4,17 +4,16 @@ CMake package and a pkg-config file that may be moved anywhere, and the rule of 
 import ctypes
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import dsv4spec
 import pytest
 import torch
-from build_util import ROOT, copy_sources, run, tool
+from build_util import ROOT, copy_sources, cxx, run, tool
 from dsv4spec import _C
 from test_build import LEVEL, _configure
 from test_c_abi import INVALID, LIBRARY, OPS, Post, PostArgs
-from test_examples import asked, compiler
+from test_examples import asked
 
 HEADERS = sorted(Path(dsv4spec.get_include(), "dsv4spec").glob("*.h"))
 LIBRARIES = sorted(Path(dsv4spec.get_library()).parent.rglob("libdsv4spec*.so"))
@@ -40,7 +39,7 @@ def test_the_paths_are_those_of_the_installation():
                                                      ("c++", "c++17", ("g++", "c++", "clang++"))])
 def test_every_header_compiles_alone(language, standard, names, tmp_path):
     for header in HEADERS:
-        result = run(compiler(*names), "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror",
+        result = run(tool(*names), "-x", language, f"-std={standard}", "-pedantic", "-Wall", "-Wextra", "-Werror",
                      "-fsyntax-only", f"-I{dsv4spec.get_include()}", "-include", f"dsv4spec/{header.name}", "/dev/null")
         assert result.returncode == 0, result.stdout
 
@@ -63,7 +62,7 @@ def test_the_dlpack_header_stands_for_any_other(tmp_path):
         (tmp_path / "names.cpp").write_text("#include <cstddef>\n#include <cstdio>\n#ifdef DLPACK_EXTERN_C\n#error\n#endif\n"
                                             f"#include <{header}>\nDLPACK_EXTERN_C DLPACK_DLL int f();\nint main() {{\n"
                                             + "\n".join(lines) + "\n}\n")
-        result = run(compiler("c++", "g++", "clang++"), "-std=c++17", f"-I{torchs.parents[1]}", f"-I{dsv4spec.get_include()}",
+        result = run(cxx(), "-std=c++17", f"-I{torchs.parents[1]}", f"-I{dsv4spec.get_include()}",
                      tmp_path / "names.cpp", "-o", tmp_path / "names")
         assert result.returncode == 0, result.stdout
         said.append(run(tmp_path / "names").stdout)
@@ -168,7 +167,7 @@ int main() {
 
 def test_a_struct_from_before_a_member_was_added_has_zero_there(tmp_path):
     (tmp_path / "grown.cpp").write_text(GROWN)
-    result = run(compiler("c++", "g++"), "-std=c++17", "-Wall", "-Werror", f"-I{ROOT}/include", f"-I{ROOT}/csrc",
+    result = run(cxx(), "-std=c++17", "-Wall", "-Werror", f"-I{ROOT}/include", f"-I{ROOT}/csrc",
                  tmp_path / "grown.cpp", "-o", tmp_path / "grown")
     assert result.returncode == 0, result.stdout
     assert run(tmp_path / "grown").returncode == 0
@@ -247,6 +246,6 @@ def test_cmake_install_gives_a_prefix_that_works(tmp_path):
     result = _found(tmp_path, prefix / "lib" / "multi" / "cmake" / "dsv4spec")
     assert f"[{prefix}/lib/multi/libdsv4spec.so|{prefix}/include|" in result.stdout, result.stdout
     shutil.copy(ROOT / "examples" / "tree_verify.c", tmp_path)
-    result = run("sh", "-c", f"{compiler('cc', 'gcc')} tree_verify.c $(pkg-config --cflags --libs dsv4spec) -o t && ./t",
+    result = run("sh", "-c", f"{tool('cc', 'gcc')} tree_verify.c $(pkg-config --cflags --libs dsv4spec) -o t && ./t",
                  cwd=tmp_path, PKG_CONFIG_PATH=prefix / "lib" / "multi" / "pkgconfig")
     assert result.returncode == 0 and "all as expected" in result.stdout, result.stdout
