@@ -26,7 +26,7 @@ def test_formulas_against_counts_by_hand():
     for name, d, heads in (("flash", 4096, 64), ("pro", 7168, 128)):
         found = {(c.op, c.label): c for c in bench_cases.cases(name)}
         fuse = found["nextn_fuse_hidden", "T=16 bf16"]
-        assert fuse.goal == "memory" and fuse.flops == 2 * 16 * d * d * 5 and fuse.math == "bfloat16"
+        assert fuse.goal == "memory" and fuse.flops_of == {"bfloat16": 2 * 16 * d * d * 5}
         assert fuse.bytes == 2 * (2 * d * d) + 2 * d * 2 + 2 * 16 * d * (1 + 4 + 4)
         assert found["nextn_fuse_hidden", "T=16 e4m3"].bytes == fuse.bytes - 2 * d * d + 2 * (d // 128) ** 2
         assert found["mhc_post", "T=4096"].bytes == 4096 * (2 * d * 9 + 80)
@@ -37,7 +37,8 @@ def test_formulas_against_counts_by_hand():
         index = found["lightning_index", "B=16 rows=4 length=8192"]
         assert index.flops == 2 * 64 * 64 * 129 * 2048 and index.write == 4 * 64 * (512 if name == "flash" else 1024)
         experts, inter = found["moe_experts", "T=4"], 2048 if name == "flash" else 3072
-        assert experts.flops == 2 * 4 * 7 * 3 * d * inter  # six and a shared one
+        products = 2 * 4 * 7 * d * inter  # of a matrix: six experts and a shared one
+        assert experts.flops_of == {"bfloat16": 2 * products, "float32": products} and experts.flops == 3 * products
         assert experts.read == 2 * 9 * 3 * d * inter + 2 * 4 * d + 4 * 6 * 12  # all eight in memory, and the shared one
 
 
@@ -76,6 +77,11 @@ def test_list_shows_formulas_and_measures_nothing(capsys, monkeypatch):
     assert bench("mhc_post", "--list") == 0
     text = capsys.readouterr().out
     assert "bytes read     e*T*d*(1 + hc) + 4*T*(hc + hc*hc)" in text and "T=4096" in text and "mhc_pre" not in text
+    assert "flops, float32 2*T*hc*d*(hc + 1)" in text and "flops, dtype" not in text
+    assert bench("moe_experts", "swa_paged_attention", "--list") == 0
+    text = capsys.readouterr().out
+    assert "flops, dtype   4*T*d*(experts*inter + shared)\n  flops, float32 2*T*d*(experts*inter + shared)\n" in text
+    assert "seen           sum over rows" in text
 
 # -------------------------------------------------------------------------------------------------- what is measured
 def test_every_op_is_measured(tmp_path, capsys, monkeypatch):
@@ -113,6 +119,10 @@ def test_the_roof_that_binds():
     assert ROOFS.binds(fuse) == ("bfloat16", fuse.flops / 4e11)
     read = bench_cases.case("nextn_fuse_hidden", "flash", T=1)
     assert ROOFS.binds(read) == ("read", read.bytes / 2e10)
+    experts = [bench_cases.case("moe_experts", "flash", T=64, dtype=dtype) for dtype in ("bfloat16", "float32")]
+    count = experts[0].flops
+    assert ROOFS.binds(experts[0]) == ("bf16+f32", pytest.approx(count * (2 / 4e11 + 1 / 1e11) / 3))
+    assert ROOFS.binds(experts[1]) == ("float32", count / 1e11)
 
 
 def test_roofs_that_moved_are_said(monkeypatch, capsys):

@@ -41,19 +41,19 @@ class Spec:
     label: str
     read: str
     write: str
-    flops: str
-    math: str                  # dtype of its products: "dtype" (that of the case) or "float32"
+    flops: str                 # of float32 arithmetic, whatever the dtype of the case
+    dtype_flops: str           # of products of two operands of the case's dtype
     make: Callable[[SimpleNamespace], tuple[tuple, dict]]
 
 
 SPECS: dict[str, Spec] = {}
 
 
-def spec(params: str, label: str, *, read: str, write: str, flops: str = "0", math: str = "float32"):
+def spec(params: str, label: str, *, read: str, write: str, flops: str = "0", dtype_flops: str = "0"):
     """Register a function ``f(c) -> (args, kwargs)`` as the maker of its op's arguments; ``c`` is a :class:`Values`."""
 
     def decorate(make):
-        SPECS[make.__name__] = Spec(make.__name__, tuple(params.split()), label, read, write, flops, math, make)
+        SPECS[make.__name__] = Spec(make.__name__, tuple(params.split()), label, read, write, flops, dtype_flops, make)
         return make
 
     return decorate
@@ -134,11 +134,14 @@ class Case:
 
     @property
     def flops(self) -> int:
-        return self._formula(self.spec.flops)
+        return sum(self.flops_of.values())
 
     @property
-    def math(self) -> str:
-        return self.params["dtype"] if self.spec.math == "dtype" else self.spec.math
+    def flops_of(self) -> dict[str, int]:
+        """The operations by the dtype that they are done in; no dtype of none, but for a case without any."""
+        counts = {self.params["dtype"]: self._formula(self.spec.dtype_flops)}
+        counts["float32"] = counts.get("float32", 0) + self._formula(self.spec.flops)
+        return {dtype: count for dtype, count in counts.items() if count} or {"float32": 0}
 
 
 def seen(rows: int, length: int, window: int) -> int:

@@ -140,7 +140,8 @@ def _line(case: Case, times, roofs: Roofs, clock: Clock) -> dict:
     seconds = times.median
     goal = GOALS[case.goal] if case.goal and clock.cuda else None  # they are a GPU's
     return {"op": case.op, "size": case.size, "case": case.label, "params": case.params, "bytes_read": case.read,
-            "bytes_written": case.write, "flops": case.flops, **times.report(),
+            "bytes_written": case.write, "flops": case.flops, "flops_of": case.flops_of,
+            **times.report(),
             "gb_per_s": case.bytes / seconds / 1e9, "tflop_per_s": case.flops / seconds / 1e12,
             "floors_us": {name: 1e6 * value for name, value in roofs.floors(case).items()},
             "roof": roof, "fraction_of_roof": floor / seconds,

@@ -161,8 +161,10 @@ def listing(cases) -> str:
         if case.op != seen:
             seen, spec = case.op, case.spec
             text += ["", f"{case.op}: parameters {' '.join(spec.params)}", f"  bytes read     {spec.read}",
-                     f"  bytes written  {spec.write}", f"  flops          {spec.flops}"]
-            text += ["  seen           sum over rows j of min(window, length + j + 1)"] * ("seen(" in spec.flops)
+                     f"  bytes written  {spec.write}"]
+            flops = {"flops, dtype": spec.dtype_flops, "flops, float32": spec.flops}
+            text += [f"  {name:15}{formula}" for name, formula in flops.items() if formula != "0"]
+            text += ["  seen           sum over rows j of min(window, length + j + 1)"] * ("seen(" in spec.dtype_flops)
         text.append(f"    {case.size:5} {case.label:40} {case.bytes:>12} bytes {case.flops:>14} flops")
     return "\n".join(text[1:])
 

@@ -11,6 +11,8 @@ import torch
 from . import ops
 from .bench_timing import Clock
 
+MIXED = "bf16+f32"  # the roof of products of which some are bfloat16, some float32
+
 
 @dataclass(frozen=True)
 class Roofs:
@@ -27,11 +29,13 @@ class Roofs:
 
     def floors(self, case) -> dict[str, float]:
         """Seconds that the case takes at each roof. Bytes go at the rate of reading if less than a quarter as many are
-        written as read, else at that of a copy."""
+        written as read, else at that of a copy. Operations of two dtypes take their times one after the other."""
         memory = "read" if case.write < case.read / 4 else "copy"
         rate = self.read_bytes_per_s if memory == "read" else self.copy_bytes_per_s
-        flops = self.bfloat16_flops_per_s if case.math == "bfloat16" else self.float32_flops_per_s
-        return {memory: case.bytes / rate, case.math: case.flops / flops, "call": self.call_s}
+        flops = {"bfloat16": self.bfloat16_flops_per_s, "float32": self.float32_flops_per_s}
+        products = {dtype: count / flops[dtype] for dtype, count in case.flops_of.items()}
+        name = next(iter(products)) if len(products) == 1 else MIXED
+        return {memory: case.bytes / rate, name: sum(products.values()), "call": self.call_s}
 
     def binds(self, case) -> tuple[str, float]:
         """The roof that binds and its seconds."""

@@ -12,8 +12,8 @@ _SITE = "4*(2 + hc)*hc*hc*d + 4*(2 + hc)*hc + 12 + 2*d"               # fn, base
 _RMS = dict(rms_eps=1e-6, hc_eps=1e-6)
 
 
-@spec("T d hc weights dtype", "T={T} {weights}", math="dtype",
-      read="2*d*d*w + scales + 4*d + e*T*d*(1 + hc)", write="e*T*d*hc", flops="2*T*d*d*(1 + hc)")
+@spec("T d hc weights dtype", "T={T} {weights}",
+      read="2*d*d*w + scales + 4*d + e*T*d*(1 + hc)", write="e*T*d*hc", dtype_flops="2*T*d*d*(1 + hc)")
 def nextn_fuse_hidden(c):
     def matrix():
         values = c.f32(c.d, c.d, scale=c.d ** -0.5)
@@ -98,10 +98,10 @@ def _entries(c, page: int, width: int, count: int):
     return c.random(c.B * pages, page, width), c.order(c.B * pages).view(c.B, pages).int()
 
 
-@spec("kind B rows H D R window page length dtype", "{kind} B={B} rows={rows}", math="dtype",
+@spec("kind B rows H D R window page length dtype", "{kind} B={B} rows={rows}",
       read="e*B*D*(min(window - 1, length) + rows) + e*B*rows*H*D + 4*B*(2 + window//page + 1) + 4*H + 4*R*B*rows",
       write="e*B*rows*H*D",
-      flops="4*D*H*B*seen(rows, length, window)")
+      dtype_flops="4*D*H*B*seen(rows, length, window)")
 def swa_paged_attention(c):
     pages, table = _window(c)
     kwargs = dict(window=c.window, scale=c.D ** -0.5, sink=c.f32(c.H), cos_sin=c.angles(c.length + c.rows))
@@ -141,10 +141,10 @@ def lightning_index(c):
             dict(ratio=4, topk=c.topk, cos_sin=c.angles(c.length + c.rows)))
 
 
-@spec("B rows H D R window page ratio topk length dtype", "ratio={ratio} B={B} rows={rows} length={length}", math="dtype",
+@spec("B rows H D R window page ratio topk length dtype", "ratio={ratio} B={B} rows={rows} length={length}",
       read="e*B*D*(min(window - 1, length) + rows + min(topk, length//ratio)) + e*B*rows*H*D"
            " + 4*B*rows*min(topk, length//ratio) + 4*R*B*rows",
-      write="e*B*rows*H*D", flops="4*D*H*B*(seen(rows, length, window) + rows*min(topk, length//ratio))")
+      write="e*B*rows*H*D", dtype_flops="4*D*H*B*(seen(rows, length, window) + rows*min(topk, length//ratio))")
 def sparse_paged_attention(c):
     pages, table = _window(c)
     count = c.length // c.ratio
@@ -157,9 +157,10 @@ def sparse_paged_attention(c):
                  indices=chosen))
 
 
-@spec("T d E experts inter shared dtype", "T={T}", math="dtype",
+# The activations that w2 multiplies are float32 by contract, so a third of the products are.
+@spec("T d E experts inter shared dtype", "T={T}",
       read="e*3*d*inter*min(E, T*experts) + e*3*d*shared + e*T*d + 12*T*experts", write="e*T*d",
-      flops="6*T*d*(experts*inter + shared)")
+      dtype_flops="4*T*d*(experts*inter + shared)", flops="2*T*d*(experts*inter + shared)")
 def moe_experts(c):
     ids = (c.arange(c.T * c.experts) % c.E).view(c.T, c.experts)  # all experts as evenly as can be
 
