@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
@@ -141,6 +142,8 @@ constexpr uint64_t kWorkspaceAlignment = 64;
 constexpr int kByDevice = -1, kReference = -2;
 std::atomic<int> g_route{kByDevice};
 thread_local bool t_check_only = false;
+thread_local bool t_timing = false;
+thread_local int64_t t_kernel_ns = 0;
 
 bool launches_nothing() { return t_check_only || g_route.load(std::memory_order_relaxed) == kReference; }
 
@@ -195,6 +198,14 @@ const BackendTable& table_for(OpId id, const char* op, const Checker& checked) {
   return *slot.table;
 }
 
+int32_t timed(LaunchFn kernel, const void* params, const Launch& surroundings) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  const int32_t status = kernel(params, &surroundings);
+  t_kernel_ns += std::chrono::nanoseconds(Clock::now() - start).count();
+  return status;
+}
+
 }  // namespace
 
 void launch(OpId id, const char* op, const Checker& checked, const void* params, dsv4_stream stream, void* workspace,
@@ -212,7 +223,7 @@ void launch(OpId id, const char* op, const Checker& checked, const void* params,
                                              (workspace ? "memory that is not" : "NULL"));
   char text[1024] = "";  // an emulator's report names places in the source
   const Launch surroundings{stream, checked.device().device_id, workspace, text, sizeof text};
-  const int32_t status = table.launch[id](params, &surroundings);
+  const int32_t status = t_timing ? timed(table.launch[id], params, surroundings) : table.launch[id](params, &surroundings);
   if (status != DSV4_OK)
     throw Refusal(static_cast<dsv4_status>(status), std::string(op) + ": " + (*text ? text : "launch failed"));
 }
@@ -227,6 +238,13 @@ bool check_only(bool on) {
   const bool before = t_check_only;
   t_check_only = on;
   return before;
+}
+
+int64_t time_kernels(bool on) {
+  const int64_t taken = t_kernel_ns;
+  t_timing = on;
+  t_kernel_ns = 0;
+  return taken;
 }
 
 void use_backend(const char* name) {
@@ -259,6 +277,6 @@ std::vector<BackendState> backend_states() {
 
 extern "C" const dsv4::Reflection* dsv4_reflection(void) {
   static const dsv4::Reflection reflection{dsv4::kBuild.source_hash, &dsv4::op_desc, &dsv4::backend_states,
-                                           &dsv4::cpu_levels, &dsv4::check_only};
+                                           &dsv4::cpu_levels, &dsv4::check_only, &dsv4::time_kernels};
   return &reflection;
 }

@@ -21,6 +21,9 @@ void use_backend(const char* name);
 void check_backend(const char* name, const char* op);
 // Calls of this thread check their contract and launch nothing while this is on; returns what was in force.
 bool check_only(bool on);
+// From now on, time the kernels that this thread launches, or do not. Returns the nanoseconds that they took since the last
+// call of this function (0 if they were not timed): of kernels of the CPU all their work, elsewhere what launching took.
+int64_t time_kernels(bool on);
 
 // What the Python binding reads besides the public ABI: the ops as data. Not part of the ABI; the source hash says
 // whether binding and library belong together.
@@ -30,6 +33,7 @@ struct Reflection {
   std::vector<BackendState> (*backend_states)();
   const std::vector<CpuLevel>& (*cpu_levels)();
   bool (*check_only)(bool on);
+  int64_t (*time_kernels)(bool on);
 };
 
 }  // namespace dsv4

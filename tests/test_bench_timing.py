@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The clock of ``dsv4spec bench``: statistics of given samples, whose turn it is, what is counted."""
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from bench_util import short  # noqa: F401
-from dsv4spec import bench_timing
+from dsv4spec import _C, bench_timing, ops
 from dsv4spec.bench_timing import Clock, Times
 
 
@@ -70,6 +71,22 @@ def test_a_short_call_is_counted_awake(monkeypatch):
     times = Clock(torch.device("cpu"), clock).times({"short": [call("short", 1e-5)], "long": [call("long", 1.0)]})
     assert all(math.isclose(s, 1e-5, rel_tol=1e-6) for s in times["short"].seconds)
     assert all(math.isclose(s, 1.0001, rel_tol=1e-6) for s in times["long"].seconds)  # and is not taken twice
+
+
+def test_time_in_kernels_is_of_the_thread_that_asked_and_part_of_the_call():
+    x = torch.randn(64, 4, 4096, dtype=torch.bfloat16)
+    y, post, comb = torch.randn(64, 4096, dtype=torch.bfloat16), torch.ones(64, 4), torch.ones(64, 4, 4)
+    call = lambda: ops.mhc_post(y, x, post, comb)  # noqa: E731
+    assert _C.time_kernels(False) == 0
+    call()
+    assert _C.time_kernels(True) == 0  # nobody had asked
+    with ThreadPoolExecutor(1) as other:
+        other.submit(call).result()
+        assert other.submit(_C.time_kernels, False).result() == 0 == _C.time_kernels(True)
+    times = Clock(torch.device("cpu")).times({"ours": [call], "none": [lambda: None]})
+    assert _C.time_kernels(False) == 0  # the clock left it off
+    assert all(0 < kernel < seconds for kernel, seconds in zip(times["ours"].kernel, times["ours"].seconds))
+    assert times["ours"].report()["kernel_us"] > 0 and times["none"].report()["kernel_us"] is None
 
 
 def test_quicker_threads():

@@ -182,6 +182,8 @@ PYBIND11_MODULE(_C, m) {
   });
   m.def("check_only", dsv4_reflection()->check_only,
         "True: calls of this thread check their contract and launch nothing. Returns what was in force before.");
+  m.def("time_kernels", dsv4_reflection()->time_kernels,
+        "True: time the kernels that this thread launches from now on. Returns their nanoseconds since the last call.");
   m.def("set_num_threads", [](int32_t n) {
     if (dsv4_status s = dsv4_set_num_threads(n)) raise_status(s);
   });

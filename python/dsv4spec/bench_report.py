@@ -69,7 +69,7 @@ def head(result: dict, roofs, against, width: int) -> str:
     machine, threads = result["machine"], result["threads"]
     place = machine["device"] + ("" if result["backend"] in ("cuda", "npu") else
                                  f", {threads['dsv4spec']} threads (torch {threads['torch']})")
-    columns = [f"{'us':>10} {'p10-p90':>17} {'GB/s':>7} {'TFLOP/s':>8} {'roof':>14}",
+    columns = [f"{'us':>10} {'p10-p90':>17} {'kernel':>8} {'GB/s':>7} {'TFLOP/s':>8} {'roof':>14}",
                *(f"x {name}" for name in against if name != "peers"), *(["peers"] if "peers" in against else [])]
     return f"{place}: {roofs}\n{'op, case':{width}} " + "  ".join(columns)
 
@@ -100,9 +100,10 @@ def _us(value: float) -> str:
 def row(line: dict, against, width: int) -> str:
     """One line of the table, whose names take ``width``. ``x NAME`` is its time over ours, so that more than 1 is slower than this package."""
     name = f"{line['op']} {line['size']} {line['case']}"
+    kernel = _us(line["kernel_us"]) if line["kernel_us"] else "-"
     spread = f"{_us(line['p10_us'])}-{_us(line['p90_us'])}"
-    parts = [f"{name:{width}} {_us(line['median_us']):>10} {spread:>17} {line['gb_per_s']:7.3g} {line['tflop_per_s']:8.3g} "
-             f"{line['fraction_of_roof']:5.0%} {line['roof']:>8}"]
+    parts = [f"{name:{width}} {_us(line['median_us']):>10} {spread:>17} {kernel:>8} "
+             f"{line['gb_per_s']:7.3g} {line['tflop_per_s']:8.3g} {line['fraction_of_roof']:5.0%} {line['roof']:>8}"]
     rest = dict(line["against"])
     for known in against:
         if known != "peers":

@@ -10,6 +10,8 @@ from typing import Callable
 
 import torch
 
+from . import _C
+
 SECONDS = 0.25         # of one contender's samples, if that is enough for LEAST of them
 SAMPLE = 50e-6         # shortest sample: a hundred times what reading the clock and the loop take
 LEAST, MOST = 9, 200   # samples
@@ -27,6 +29,7 @@ class Times:
     seconds: tuple[float, ...]
     calls: int  # a sample
     how: str    # "calls" from Python, or "graph": replays of a captured CUDA graph
+    kernel: tuple[float, ...] = ()  # of those, what the kernels of this package took: on a CPU, if it launched any
 
     @property
     def median(self) -> float:
@@ -45,6 +48,10 @@ class Times:
         first, second = self.halves
         return abs(first - second) > DRIFT * min(first, second)
 
+    @property
+    def kernel_median(self) -> float | None:
+        return statistics.median(self.kernel) if any(self.kernel) else None
+
     def percentile(self, share: float) -> float:
         """Of the sorted samples, between neighbours in proportion."""
         ordered = sorted(self.seconds)
@@ -57,7 +64,7 @@ class Times:
         """JSON-ready, microseconds."""
         figures = {"median": self.median, "min": min(self.seconds), "p10": self.percentile(0.1), "p90": self.percentile(0.9)}
         return {f"{name}_us": 1e6 * value for name, value in figures.items()} | {
-            "samples": len(self.seconds), "calls_per_sample": self.calls, "how": self.how, "unstable": self.unstable}
+            "kernel_us": self.kernel_median and 1e6 * self.kernel_median, "samples": len(self.seconds), "calls_per_sample": self.calls, "how": self.how, "unstable": self.unstable}
 
 
 class Clock:
@@ -85,13 +92,17 @@ class Clock:
             prepare(name)
             samplers[name] = self._sampler(calls, graph)
         rounds = max((s.wanted for s in samplers.values()), default=0)
-        taken: dict[str, list[float]] = {name: [] for name in samplers}
+        taken: dict[str, list[tuple[float, float]]] = {name: [] for name in samplers}
         for i in range(rounds):
             for name, s in samplers.items():
                 if (i + 1) * s.wanted // rounds > len(taken[name]):  # spread over all rounds
                     prepare(name)
-                    taken[name].append(s.sample() / s.calls)
-        return {name: Times(tuple(taken[name]), s.calls, s.how) for name, s in samplers.items()}
+                    taken[name].append(tuple(seconds / s.calls for seconds in s.sample()))
+        result = {}
+        for name, s in samplers.items():
+            seconds, kernel = zip(*taken[name])
+            result[name] = Times(seconds, s.calls, s.how, kernel)
+        return result
 
     def quicker_threads(self, call: Callable) -> int:
         """1 or torch's number of threads: with which of them is ``call`` quicker? Threads of torch cost small calls more
@@ -124,7 +135,7 @@ class Clock:
 
         def sample():
             turn(first)
-            return self._elapsed(lambda: turn(count))
+            return self._with_kernels(lambda: turn(count))
 
         return _Sampler(sample, count, "calls", max(least, min(MOST, int(SECONDS / (once * (count + first))))))
 
@@ -141,7 +152,7 @@ class Clock:
 
         def sample():
             loop()  # not counted, and the device is still busy with it when the clock starts: nor is the way there
-            return self._elapsed(loop)
+            return (self._elapsed(loop), 0.0)
 
         return _Sampler(sample, count, how, REPLAYS)
 
@@ -151,6 +162,12 @@ class Clock:
         with torch.cuda.graph(graph):
             loop()
         return graph.replay
+
+    def _with_kernels(self, function) -> tuple[float, float]:
+        """Seconds of ``function``, and of the kernels that it launched."""
+        _C.time_kernels(True)
+        elapsed = self._elapsed(function)
+        return elapsed, 1e-9 * _C.time_kernels(False)
 
     def _elapsed(self, function) -> float:
         if not self.cuda:
@@ -167,7 +184,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class _Sampler:
-    sample: Callable[[], float]  # seconds of `calls` calls
+    sample: Callable[[], tuple[float, float]]  # seconds of `calls` calls, and of the kernels in them
     calls: int
     how: str
     wanted: int
