@@ -12,10 +12,10 @@ def lines(path: str) -> dict:
 
 def cells(line: dict | None) -> list[str]:
     if line is None:
-        return ["-", "-"]
+        return ["-", "-", "-"]
     mark = " (u)" if line["unstable"] else ""
-    us = line["median_us"]
-    return [f"{us:.4g}{mark}" if us < 1000 else f"{us:.0f}{mark}", f"{100 * line['fraction_of_roof']:.0f}% {line['roof']}"]
+    call, kernel = (f"{us:.3g}" if us < 1000 else f"{us:.0f}" for us in (line["median_us"], line["kernel_us"]))
+    return [call + mark, kernel, f"{100 * line['fraction_of_roof']:.0f}% {line['roof']}"]
 
 
 def against(line: dict | None, name: str) -> str:
@@ -25,8 +25,8 @@ def against(line: dict | None, name: str) -> str:
 
 def main(one_path: str, two_path: str) -> None:
     one, two = lines(one_path), lines(two_path)
-    print("| op | case | us, one core | of its roof | us, two cores | of their roof | x torch | x compile |")
-    print("| --- " * 8 + "|")
+    print("| op | case | us, one core | kernel | of its roof | us, two cores | kernel | of their roof | x torch | x compile |")
+    print("| --- " * 10 + "|")
     ops = dict.fromkeys(op for op, _ in two)
     for op, case in sorted(two, key=lambda key: list(ops).index(key[0])):
         pair = one.get((op, case)), two[op, case]
