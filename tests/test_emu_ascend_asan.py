@@ -38,4 +38,4 @@ def test_a_planted_mistake_ends_the_process_with_its_line(case):
     assert run_case(case, 0).stdout == "0\n"
     out = run_case(case, 1)
     assert out.returncode != 0 and re.search(FOUND[case], out.stderr), out.stderr[-3000:]
-    assert re.search(r"sanitized\.cpp:\d+", out.stderr), out.stderr[-3000:]
+    assert re.search(r"planted_sanitized\.cpp:\d+", out.stderr), out.stderr[-3000:]

@@ -54,7 +54,7 @@ FOUND = {
     56: r"cp.async.bulk .*: no mbarrier has been initialised in block \d of the cluster",
 }
 ONLY_OTHER_ORDERS = [7]
-OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 32, 48]  # races and misaligned accesses need the checking flavours
+OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 21, 22, 23, 24, 25, 32, 48]  # races and misaligned accesses need the checking flavours
 
 
 @pytest.fixture(scope="module")
