@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // A memory fault of an emulated thread ends its launch with a report; the process lives on.
 #pragma once
-#include <csignal>
+#include "../common/fault.h"
 
 namespace cuda_emu {
 
 struct Worker;
 
-// While one exists, faults of kernels are caught; all others go to the handler that was there before.
-class FaultHandler {
- public:
+#if defined(__SANITIZE_ADDRESS__)  // AddressSanitizer reports faults itself, with its own stack trace
+struct FaultHandler {
+  FaultHandler() {}
+};
+struct SignalStack {
+  explicit SignalStack(Worker&) {}
+};
+#else
+struct FaultHandler : emu::FaultHandler {
   FaultHandler();
-  ~FaultHandler();
 };
-
-// This OS thread's stack for the handler: that of a kernel's thread may be what has run out.
-class SignalStack {
- public:
+struct SignalStack : emu::SignalStack {
   explicit SignalStack(Worker& worker);
-  ~SignalStack();
-
- private:
-  stack_t before_{};
 };
+#endif
 
 }  // namespace cuda_emu

@@ -10,6 +10,7 @@
 #include <new>
 #include <utility>
 
+#include "../common/fault.h"
 #include "../common/sanitizer_fiber.h"
 
 namespace cuda_emu {
@@ -98,8 +99,8 @@ Worker::Worker() : threads(kMaxThreads), copies(kMaxThreads) {
   char* map = static_cast<char*>(map_memory(kSharedRoom + 2 * kPage, PROT_NONE));
   shared_map = map + kPage;
   if (mprotect(shared_map, kSharedRoom, PROT_READ | PROT_WRITE)) throw std::bad_alloc();
-  fault_stack = static_cast<char*>(map_memory(kFaultStackBytes, PROT_READ | PROT_WRITE));
-  signal_stack = static_cast<char*>(map_memory(kFaultStackBytes, PROT_READ | PROT_WRITE));
+  fault_stack = static_cast<char*>(map_memory(emu::kFaultStackBytes, PROT_READ | PROT_WRITE));
+  signal_stack = static_cast<char*>(map_memory(emu::kFaultStackBytes, PROT_READ | PROT_WRITE));
   for (uint32_t i = 0; i < kMaxThreads; ++i) {
     threads[i].linear = i;
     threads[i].lane = i % 32;

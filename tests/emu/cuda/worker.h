@@ -131,6 +131,4 @@ struct Worker {
   size_t scheduler_stack_bytes_ = 0;
 };
 
-constexpr size_t kFaultStackBytes = 256 * 1024;
-
 }  // namespace cuda_emu
