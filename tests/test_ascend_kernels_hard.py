@@ -49,18 +49,27 @@ def longest_op(entry: str) -> str:
     return max((op for op in KERNELS if entry.startswith(f"dsv4_{op}_")), key=len, default="")
 
 
+def takes_half(op: str) -> bool:
+    return op in _C.backends()["ascend_emu"]["float16"]
+
+
+def cases(op: str) -> list[str]:
+    return of(op, CASES | HALF if takes_half(op) else CASES)
+
+
+def entries(op: str, flavour: str = "") -> set[str]:
+    """The entries of an op's kernels, whose names the plug-in holds: one that no case launches is one that no test has seen."""
+    names = re.findall(rb"\0(dsv4_[a-z0-9_]+)(?=\0)", library("dsv4spec_ascend_emu", flavour).read_bytes())
+    found = {n for n in (name.decode() for name in names) if longest_op(n) == op}
+    return found if takes_half(op) else {n for n in found if "f16" not in n.split("_")}
+
+
 @pytest.mark.parametrize("op", KERNELS)
 def test_same_bits_in_every_order(op):
     emulator = runner().emulator
     emulator.clear()
-    takes_half = op in _C.backends()["ascend_emu"]["float16"]
-    for name in of(op, CASES | HALF if takes_half else CASES):
+    for name in cases(op):
         runner().case(name)
         assert emulator.report() == "", name
-    # An entry that no case launches is one that nothing here has seen: the plug-in holds their names.
-    names = re.findall(rb"\0(dsv4_[a-z0-9_]+)(?=\0)", library("dsv4spec_ascend_emu").read_bytes())
-    entries = {n for n in (name.decode() for name in names) if longest_op(n) == op}
-    if not takes_half:
-        entries = {n for n in entries if "f16" not in n.split("_")}
-    assert entries and set(emulator.counters()) == entries
+    assert entries(op) and set(emulator.counters()) == entries(op)
     assert all(row["launches"] >= len(SETTINGS) for row in emulator.counters().values())
