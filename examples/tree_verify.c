@@ -3,8 +3,8 @@
  * A verify step in C99: build two draft trees, walk them along the target's choices, and lay out the positions of the
  * compressed entries. Every number is checked against an example worked out by hand.
  *
- *   export PKG_CONFIG_PATH=$(python -m dsv4spec --pkgconfig-dir)
- *   cc -std=c99 tree_verify.c $(pkg-config --cflags --libs dsv4spec) -o tree_verify && ./tree_verify
+ *   export PKG_CONFIG_PATH="$(python -m dsv4spec --pkgconfig-dir)"
+ *   eval "cc -std=c99 tree_verify.c -o tree_verify $(pkg-config --cflags --libs dsv4spec)" && ./tree_verify
  */
 #include <dsv4spec/dsv4spec.h>
 #include <inttypes.h>

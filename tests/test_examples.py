@@ -2,23 +2,44 @@
 """The examples, built and run as a user would: against the installed package, in a folder of their own, with nothing of this
 source tree in reach. Each checks its own results. Those that need more than the tests install are marked `package`."""
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
 
 import dsv4spec
 import pytest
-from build_util import ROOT, cxx, run, tool
+from build_util import ROOT, cxx, run, script, tool
 
 EXAMPLES = ROOT / "examples"
 PACKAGE = Path(dsv4spec.__file__).parent
 
 
-def asked(option: str) -> str:
-    """What `python -m dsv4spec OPTION` prints."""
-    result = run(sys.executable, "-m", "dsv4spec", option, cwd="/", PYTHONPATH=PACKAGE.parent)
-    assert result.returncode == 0, result.stdout
-    return result.stdout.removesuffix("\n")
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory):
+    """PYTHONPATH of the package (but for what is large and not needed here) in a path with spaces."""
+    site = tmp_path_factory.mktemp("an installation with spaces")
+    shutil.copytree(PACKAGE, site / "dsv4spec", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors", "*_emu*"))
+    return site
+
+
+def documented(name: str) -> str:
+    """The commands of README.md that build and run that program."""
+    [block] = [text for text in re.findall(r"^```sh\n(.*?)^```$", (EXAMPLES / "README.md").read_text(), re.M | re.S)
+               if name in text]
+    return block
+
+
+def as_documented(tmp_path, installation, name: str, *files: str, **changes):
+    """Run README.md's commands in a folder with spaces; its ``python`` and ``cc`` are those of the tests."""
+    place, tools = tmp_path / "a place with spaces", tmp_path / "tools"
+    place.mkdir(), tools.mkdir()
+    for file in files:
+        shutil.copy(EXAMPLES / file, place)
+    script(tools / "python", f'exec "{sys.executable}" "$@"\n')
+    script(tools / "cc", f'exec {tool("cc", "gcc", "clang")} -pedantic -Wall -Wextra -Werror "$@"\n')
+    path = os.pathsep.join((str(tools), str(Path(sys.executable).parent), os.environ["PATH"]))
+    return run("sh", "-ec", documented(name), cwd=place, PYTHONPATH=installation, LD_LIBRARY_PATH=None, PATH=path, **changes)
 
 
 def example(tmp_path, name: str, *arguments):
@@ -26,35 +47,22 @@ def example(tmp_path, name: str, *arguments):
     return run(sys.executable, name, *arguments, cwd=tmp_path, PYTHONPATH=PACKAGE.parent, OMP_NUM_THREADS="1")
 
 
-def test_the_c_example_by_pkg_config(tmp_path):
+def test_the_c_example_by_pkg_config(tmp_path, installation):
     if not shutil.which("pkg-config"):
         pytest.skip("gate: pkg-config is not installed")
-    shutil.copy(EXAMPLES / "tree_verify.c", tmp_path)
-    cc = tool("cc", "gcc", "clang")
-    flags = f"{cc} -std=c99 -pedantic -Wall -Wextra -Werror tree_verify.c -o tree_verify"
-    build = f'eval "{flags} $(pkg-config --cflags --libs dsv4spec)"'  # a place with spaces comes escaped
-    result = run("sh", "-c", build, cwd=tmp_path, PKG_CONFIG_PATH=asked("--pkgconfig-dir"))
-    assert result.returncode == 0, result.stdout
-    result = run(tmp_path / "tree_verify", cwd="/", LD_LIBRARY_PATH=None)
+    result = as_documented(tmp_path, installation, "tree_verify", "tree_verify.c")
     assert result.returncode == 0, result.stdout
     assert "refused: verify_positions_padding: positions: expected " in result.stdout
     assert f"dsv4spec {dsv4spec.__version__}, ABI 1: all as expected" in result.stdout
 
 
-def test_the_cpp_examples_by_find_package(tmp_path):
-    cxx()
-    for name in ("CMakeLists.txt", "window_attention.cpp", "cuda_pointers.cpp"):
-        shutil.copy(EXAMPLES / name, tmp_path)
-    cmake = tool("cmake")
-    result = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", "-GUnix Makefiles",
-                 f"-DCMAKE_PREFIX_PATH={asked('--cmake-dir')}", "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
-    assert result.returncode == 0, result.stdout
-    result = run(cmake, "--build", tmp_path / "build")
-    assert result.returncode == 0, result.stdout
-    result = run(tmp_path / "build" / "window_attention", cwd="/", LD_LIBRARY_PATH=None)
+def test_the_cpp_examples_by_find_package(tmp_path, installation):
+    cxx(), tool("cmake")
+    result = as_documented(tmp_path, installation, "window_attention", "CMakeLists.txt", "window_attention.cpp",
+                           "cuda_pointers.cpp", CXXFLAGS="-Wall -Wextra -Werror", CMAKE_GENERATOR="Unix Makefiles")
     assert result.returncode == 0, result.stdout
     assert "refused: swa_paged_attention: block_table: expected " in result.stdout, result.stdout
-    if (program := tmp_path / "build" / "cuda_pointers").exists():  # where there is a CUDA toolkit
+    if (program := tmp_path / "a place with spaces" / "build" / "cuda_pointers").exists():  # where there is a CUDA toolkit
         result = run(program, cwd="/", LD_LIBRARY_PATH=None)
         not_built = "mhc_post: backend cuda: not built" in result.stdout
         assert result.returncode in (0, 77) or not_built, result.stdout
