@@ -11,7 +11,7 @@ struct DtypeRow {
   uint8_t code, bits;
   const char* name;
 };
-constexpr DtypeRow kDtypes[] = {
+constexpr DtypeRow kDtypes[] = {  // in the order of Dtype
     {kF32, kDLFloat, 32, "float32"},          {kBF16, kDLBfloat, 16, "bfloat16"},
     {kF8E4M3, kDLFloat8_e4m3fn, 8, "float8_e4m3fn"}, {kE8M0, kDLFloat8_e8m0fnu, 8, "float8_e8m0fnu"},
     {kI8, kDLInt, 8, "int8"},                 {kU8, kDLUInt, 8, "uint8"},
@@ -19,6 +19,13 @@ constexpr DtypeRow kDtypes[] = {
     {kI32, kDLInt, 32, "int32"},              {kI64, kDLInt, 64, "int64"},
     {kBool, kDLBool, 8, "bool"},                {kF16, kDLFloat, 16, "float16"},
 };
+constexpr bool in_order() {
+  int at = 0;
+  for (const DtypeRow& r : kDtypes)
+    if (r.dtype != at++) return false;
+  return true;
+}
+static_assert(in_order());
 
 std::string dl_dtype_name(const DLDataType& t) {
   for (const DtypeRow& r : kDtypes)
@@ -75,13 +82,6 @@ bool disjoint_columns(const TensorView& a, const TensorView& b) {
   return wa <= gap && gap + wb <= pitch;
 }
 
-bool overlap(const TensorView& a, const TensorView& b) {
-  if (!a || !b || empty(a) || empty(b)) return false;
-  const char* a0 = static_cast<const char*>(a.data);
-  const char* b0 = static_cast<const char*>(b.data);
-  return a0 < b0 + extent(b) && b0 < a0 + extent(a) && !disjoint_columns(a, b);
-}
-
 // Distinct indices must reach distinct elements (sufficient test: strides nest).
 bool overlaps_itself(const TensorView& v) {
   int64_t reach = 1;
@@ -100,17 +100,8 @@ bool overlaps_itself(const TensorView& v) {
 
 }  // namespace
 
-int64_t element_size(Dtype t) {
-  for (const DtypeRow& r : kDtypes)
-    if (r.dtype == t) return r.bits / 8;
-  return 1;
-}
-
-const char* dtype_name(Dtype t) {
-  for (const DtypeRow& r : kDtypes)
-    if (r.dtype == t) return r.name;
-  return "unknown";
-}
+int64_t element_size(Dtype t) { return kDtypes[t].bits / 8; }
+const char* dtype_name(Dtype t) { return kDtypes[t].name; }
 
 std::string device_name(const DLDevice& d) {
   switch (d.device_type) {
@@ -125,21 +116,15 @@ void Checker::refuse(const char* name, const std::string& rule, const std::strin
   throw Refusal(DSV4_INVALID_ARGUMENT,
                 std::string(op_) + ": " + name + ": expected " + rule + ", got " + got);
 }
-void Checker::expect(bool ok, const char* name, const std::string& rule, int64_t got) const {
-  if (!ok) refuse(name, rule, std::to_string(got));
+std::string Checker::shown(int64_t value) { return std::to_string(value); }
+std::string Checker::shown(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", value);
+  return text;
 }
 void Checker::expect_from(int64_t least, const char* name, int64_t got) const {
-  expect(got >= least, name, "at least " + std::to_string(least), got);
-  expect(got <= INT32_MAX, name, "at most " + std::to_string(INT32_MAX), got);
-}
-void Checker::expect(bool ok, const char* name, const std::string& rule, double got) const {
-  if (ok) return;
-  char text[32];
-  std::snprintf(text, sizeof text, "%g", got);
-  refuse(name, rule, text);
-}
-void Checker::expect(bool ok, const char* name, const std::string& rule, const std::string& got) const {
-  if (!ok) refuse(name, rule, got);
+  if (got < least) refuse(name, "at least " + std::to_string(least), shown(got));
+  if (got > INT32_MAX) refuse(name, "at most " + std::to_string(INT32_MAX), shown(got));
 }
 
 TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape, Layout layout) {
@@ -153,11 +138,7 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
 
   bool known = false;
   for (Dtype d : dtypes)
-    for (const DtypeRow& r : kDtypes)
-      if (r.dtype == d && r.code == t->dtype.code && r.bits == t->dtype.bits && t->dtype.lanes == 1) {
-        v.dtype = d;
-        known = true;
-      }
+    if (kDtypes[d].code == t->dtype.code && kDtypes[d].bits == t->dtype.bits && t->dtype.lanes == 1) v.dtype = d, known = true;
   if (!known) {
     std::string rule = "dtype ";
     bool first = true;
@@ -224,7 +205,10 @@ TensorView Checker::view(const char* name, const DLTensor* t, Dtypes dtypes, Sha
 void Checker::remember(const char* name, const TensorView& v, bool written, const TensorView* alias) {
   if (seen_count_ == static_cast<int>(sizeof(seen_) / sizeof(seen_[0])))
     throw Refusal(DSV4_INTERNAL_ERROR, std::string(op_) + ": more tensors than Checker remembers");
-  seen_[seen_count_++] = Seen{name, v, written, alias ? alias->data : nullptr};
+  Seen& seen = seen_[seen_count_++];
+  seen.name = name, seen.view = v, seen.written = written, seen.alias = alias ? alias->data : nullptr;
+  seen.begin = empty(v) ? nullptr : static_cast<const char*>(v.data);
+  seen.end = empty(v) ? nullptr : seen.begin + extent(v);
 }
 
 TensorView Checker::in(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape, Layout layout) {
@@ -257,9 +241,9 @@ void Checker::finish() const {
   for (int i = 0; i < seen_count_; ++i) {
     if (!seen_[i].written) continue;
     for (int j = 0; j < seen_count_; ++j) {
-      if (i == j) continue;
+      if (i == j || seen_[i].begin >= seen_[j].end || seen_[j].begin >= seen_[i].end) continue;
       const TensorView &a = seen_[i].view, &b = seen_[j].view;
-      if (!overlap(a, b)) continue;
+      if (disjoint_columns(a, b)) continue;
       bool same = seen_[i].alias == b.data && a.data == b.data && a.ndim == b.ndim;
       for (int k = 0; same && k < a.ndim; ++k) same = a.stride[k] == b.stride[k] || a.shape[k] == 1;
       if (!same && !(seen_[j].written && seen_[j].alias == a.data && a.data == b.data))

@@ -55,10 +55,12 @@ class Checker {
   TensorView out(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape,
                  const TensorView* alias = nullptr, Layout layout = Layout::kInnermost);
 
-  // Scalars and relations: refuses with "expected RULE, got VALUE" unless ok.
-  void expect(bool ok, const char* name, const std::string& rule, int64_t got) const;
-  void expect(bool ok, const char* name, const std::string& rule, double got) const;
-  void expect(bool ok, const char* name, const std::string& rule, const std::string& got) const;
+  // Scalars and relations: refuses with "expected RULE, got VALUE" unless ok. A template, so that a call that passes makes no
+  // strings.
+  template <class Rule, class Got>
+  void expect(bool ok, const char* name, const Rule& rule, const Got& got) const {
+    if (!ok) refuse(name, rule, shown(got));
+  }
 
   // A scalar from `least` to 2^31 - 1: sums and products of a few such numbers do not overflow.
   void expect_from(int64_t least, const char* name, int64_t got) const;
@@ -77,7 +79,11 @@ class Checker {
     TensorView view;
     bool written;
     const void* alias;
+    const char *begin, *end;  // of its memory; nullptr if it has no elements
   };
+  static std::string shown(int64_t value);
+  static std::string shown(double value);
+  static std::string shown(const std::string& value) { return value; }
   TensorView view(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape, Layout layout);
   void remember(const char* name, const TensorView& v, bool written, const TensorView* alias);
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "../backends.h"
@@ -54,10 +55,10 @@ void* cpu_workspace(uint64_t bytes) {
   return memory.get();
 }
 
-void call_op(const OpDesc& op, const py::args& values) {
-  if (static_cast<int>(values.size()) != op.field_count)
+void call_op(const OpDesc& op, PyObject* values) {
+  if (PyTuple_GET_SIZE(values) != op.field_count)
     throw py::type_error(std::string(op.name) + ": expected " + std::to_string(op.field_count) +
-                         " positional arguments, got " + std::to_string(values.size()));
+                         " positional arguments, got " + std::to_string(PyTuple_GET_SIZE(values)));
   alignas(8) char args[kMaxArgsSize] = {};
   const uint64_t struct_size = op.args_size;
   std::memcpy(args, &struct_size, sizeof struct_size);
@@ -68,7 +69,7 @@ void call_op(const OpDesc& op, const py::args& values) {
   const char* on_device_name = nullptr;
   for (int i = 0; i < op.field_count; ++i) {
     const Field& f = op.fields[i];
-    py::handle value = PyTuple_GET_ITEM(values.ptr(), i);
+    py::handle value = PyTuple_GET_ITEM(values, i);
     char* member = args + f.offset;
     switch (f.kind) {
       case ArgKind::kInt: {
@@ -123,6 +124,42 @@ void call_op(const OpDesc& op, const py::args& values) {
   if (status) raise_status(status);
 }
 
+// call_op as Python's own kind of function, which takes the caller's tuple as it is: pybind11's copies it and looks through
+// its overloads, a tenth of a short call.
+template <int kId>
+PyObject* call_from_python(PyObject*, PyObject* values) {
+  try {
+    call_op(*op_desc_of(kId), values);
+  } catch (py::error_already_set& error) {
+    error.restore();
+    return nullptr;
+  } catch (const py::builtin_exception& error) {
+    error.set_error();
+    return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+}
+
+template <int... kIds>
+void add_ops(py::module_& m, std::integer_sequence<int, kIds...>) {
+  static PyMethodDef functions[] = {{nullptr, &call_from_python<kIds>, METH_VARARGS, nullptr}...};
+  for (int i = 0; i < kOpCount; ++i) {
+    const OpDesc* op = op_desc_of(i);
+    if (!op) continue;
+    if (op->field_count > kMaxFields || op->args_size > kMaxArgsSize)
+      throw std::runtime_error(std::string(op->name) + ": too many arguments for the binding");
+    functions[i].ml_name = op->name;
+    PyObject* function = PyCFunction_NewEx(&functions[i], nullptr, m.attr("__name__").ptr());
+    if (!function) throw py::error_already_set();
+    m.add_object(op->name, function);
+  }
+}
+
 py::dict backends() {
   py::dict out;
   for (const BackendState& s : dsv4_reflection()->backend_states()) {
@@ -169,13 +206,7 @@ PYBIND11_MODULE(_C, m) {
     throw py::import_error(std::string("dsv4spec: the binding was built from sources ") + kBuild.source_hash +
                            ", libdsv4spec from " + dsv4_reflection()->source_hash + "; rebuild with: pip install .");
   m.doc() = "The C ABI of dsv4spec, one function per op.";
-  for (int i = 0; i < kOpCount; ++i) {
-    const OpDesc* op = op_desc_of(i);
-    if (!op) continue;
-    if (op->field_count > kMaxFields || op->args_size > kMaxArgsSize)
-      throw std::runtime_error(std::string(op->name) + ": too many arguments for the binding");
-    m.def(op->name, [op](const py::args& values) { call_op(*op, values); });
-  }
+  add_ops(m, std::make_integer_sequence<int, kOpCount>{});
   m.def("use_backend", [](py::object name) {
     const std::string text = name.is_none() ? "" : name.cast<std::string>();
     if (dsv4_status s = dsv4_use_backend(name.is_none() ? nullptr : text.c_str())) raise_status(s);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // select_draft_topk: path scores of the k*k candidates of each request and the k best of them.
 // One request a work item. Up to k = 4 every candidate is ranked without branches; beyond, the k best are kept sorted while
-// the candidates stream by (k*k compares, few inserts: the probabilities of a row come in falling order). Contract: include/dsv4spec/tree.h.
+// the candidates stream by (k*k compares, few inserts: the probabilities of a row come in falling order). With AVX-512 and
+// k = 2, four requests at once. Contract: include/dsv4spec/tree.h.
 #include <limits>
 
 #include "kernel.h"
@@ -92,12 +93,64 @@ void later_step(const SelectDraftTopkParams& p, int64_t begin, int64_t end) {
   }
 }
 
+#if defined(__AVX512F__)
+// k = 2 with whole rows one after another: four requests a vector, the four candidates of each in neighbouring lanes.
+// Returns where fewer than four are left.
+int64_t later_step_of_pairs(const SelectDraftTopkParams& p, int64_t begin, int64_t end) {
+  const bool packed = p.topk_p.stride[0] == 2 && p.topk_index.stride[0] == 2 && p.scores.stride[0] == 2 &&
+                      p.scores_out.stride[0] == 2 && p.parents.stride[0] == 2 && p.cand_scores.stride[0] == 4 &&
+                      p.cand_scores.stride[1] == 2 && p.cand_tokens.stride[0] == 4;
+  if (!packed) return begin;
+  constexpr __mmask16 all = 0xffff;
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i row = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i both = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 0, 0, 0, 0, 0, 0, 0, 0);  // one of each, by turns
+  const __m512i both64 = _mm512_setr_epi32(0, 0, 16, 0, 1, 0, 17, 0, 2, 0, 18, 0, 3, 0, 19, 0);
+  const __m512 least = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
+  const __m512i first = _mm512_set1_epi64(4 * (p.step - 1) + 2);
+  const float *score = p.scores.at<float>(), *prob = p.topk_p.at<float>();
+  const int64_t* token = p.topk_index.at<int64_t>();
+  float *out = p.cand_scores.at<float>(), *scores_out = p.scores_out.at<float>();
+  int64_t *tokens = p.cand_tokens.at<int64_t>(), *parents = p.parents.at<int64_t>();
+  int64_t *input_ids = p.input_ids.at<int64_t>(), *hidden_rows = p.hidden_rows.at<int64_t>();
+  for (; begin + 4 <= end; begin += 4) {
+    const __m512 scores = _mm512_maskz_loadu_ps(0xff, score + 2 * begin);
+    const __m512 x = _mm512_maskz_permutexvar_ps(all, row, scores) * _mm512_loadu_ps(prob + 4 * begin);
+    _mm512_storeu_ps(out + 4 * begin, x);
+    const __m512i low = _mm512_loadu_si512(token + 4 * begin), high = _mm512_loadu_si512(token + 4 * begin + 8);
+    _mm512_storeu_si512(tokens + 4 * begin, low);
+    _mm512_storeu_si512(tokens + 4 * begin + 8, high);
+    // Who is beaten by the candidate one, two, three places on, in a circle? Of equal ones the lower wins: it lies ahead
+    // where the circle closes.
+    const __m512 key = _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), least);
+    auto beaten = [key](__m512 other, __mmask16 closes) -> uint32_t {
+      return _mm512_cmp_ps_mask(other, key, _CMP_GT_OQ) | (_mm512_cmp_ps_mask(other, key, _CMP_EQ_OQ) & closes);
+    };
+    const uint32_t one = beaten(_mm512_maskz_permute_ps(all, key, 0x39), 0x8888);
+    const uint32_t two = beaten(_mm512_maskz_permute_ps(all, key, 0x4e), 0xcccc);
+    const uint32_t three = beaten(_mm512_maskz_permute_ps(all, key, 0x93), 0xeeee);
+    const uint32_t never = ~(one | two | three), once = (one ^ two ^ three) & ~(one & two & three);
+    const __m512i best = _mm512_maskz_compress_epi32(static_cast<__mmask16>(never), lanes);
+    const __m512i next = _mm512_maskz_compress_epi32(static_cast<__mmask16>(once), lanes);
+    const __m512 chosen = _mm512_maskz_permutexvar_ps(all, _mm512_permutex2var_epi32(best, both, next), x);
+    _mm512_mask_storeu_ps(scores_out + 2 * begin, 0xff, chosen);
+    const __m512i from = _mm512_maskz_permutex2var_epi32(0x5555, best, both64, next);
+    _mm512_storeu_si512(input_ids + 2 * begin, _mm512_permutex2var_epi64(low, from, high));
+    _mm512_storeu_si512(parents + 2 * begin, first + (from & _mm512_set1_epi64(3)));
+    _mm512_storeu_si512(hidden_rows + 2 * begin, _mm512_set1_epi64(2 * begin) + (from >> 1));
+  }
+  return begin;
+}
+#else
+int64_t later_step_of_pairs(const SelectDraftTopkParams&, int64_t begin, int64_t) { return begin; }
+#endif
+
 int32_t launch(const SelectDraftTopkParams& p, const Launch&) {
   parallel(p.B, grain_for(p.k * p.k * 32 + 256), [&](int64_t begin, int64_t end) {
     if (p.step == 0)
       for (int64_t b = begin; b < end; ++b) first_step(p, b);
     else if (p.k == 1) later_step<1>(p, begin, end);
-    else if (p.k == 2) later_step<2>(p, begin, end);
+    else if (p.k == 2) later_step<2>(p, later_step_of_pairs(p, begin, end), end);
     else if (p.k == 3) later_step<3>(p, begin, end);
     else if (p.k == 4) later_step<4>(p, begin, end);
     else later_step<0>(p, begin, end);
