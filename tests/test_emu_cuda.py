@@ -204,7 +204,28 @@ def test_settings_out_of_range_are_refused(emu):
 def test_launches_are_counted(emu):
     seen = emu.copy(np.zeros(2 * 3 * 4 * 5, np.int32))
     assert emu.lib.selftest_indices((ctypes.c_uint * 6)(2, 3, 1, 4, 5, 1), pointer(seen)) == 0
-    assert emu.counters() == {"indices": {"launches": 1, "grid": [2, 3, 1], "block": [4, 5, 1], "smem": 0}}
+    none = dict(collectives=0, mma=0, ldmatrix=0, barriers=0, cluster_barriers=0)
+    assert emu.counters() == {
+        "indices": {"launches": 1, "grid": [2, 3, 1], "block": [4, 5, 1], "smem": 0, "blocks": 6, **none}}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_instructions_of_warps_and_barriers_are_counted(emu, threads):
+    """Of warps and blocks, not of threads; added up over launches and over the OS threads that run them."""
+    ints, order = (emu.copy(np.arange(n, dtype=np.int32)) for n in (128, 32))
+    zeros, matrix = [emu.copy(np.zeros(4096, np.int32)) for _ in range(3)], emu.copy(np.zeros(512, np.uint32))
+    with emu.settings(threads=threads):
+        for _ in range(2):
+            assert emu.lib.selftest_barrier_votes(128, pointer(ints), pointer(zeros[0])) == 0
+        assert emu.lib.selftest_shuffle(0, 1, 32, ctypes.c_uint(0xffffffff), pointer(ints), pointer(zeros[0])) == 0
+        assert emu.lib.selftest_mma(pointer(matrix), pointer(matrix), pointer(zeros[0])) == 0
+        assert emu.lib.selftest_ldmatrix(pointer(matrix), 8, pointer(order), 0, pointer(zeros[1])) == 0
+        assert emu.lib.selftest_clusters(2, 4, 1, pointer(zeros[0]), pointer(zeros[1]), pointer(zeros[2])) == 0
+    kept = ("collectives", "mma", "ldmatrix", "barriers", "cluster_barriers")
+    counted = {name: {k: c[k] for k in kept if c[k]} for name, c in emu.counters().items()}
+    assert counted["barrier_votes"] == {"barriers": 6} and counted["shuffle"] == {"collectives": 1}
+    assert counted["mma"] == {"collectives": 1, "mma": 1} and counted["load_matrices"] == {"collectives": 1, "ldmatrix": 1}
+    assert counted["clusters"] == {"cluster_barriers": 8} and emu.counters()["clusters"]["blocks"] == 4
 
 
 def test_any_thread_may_launch(emu):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``dsv4spec bench [OP ...]``: ops against what the machine can do and against torch (docs/benchmarks.md says how it is
 measured). A result that is not the reference's is not timed, and the command fails. An emulated backend has no time:
-what its counters say is printed instead."""
+the bytes that it counts are printed instead, and cycles of a model."""
 from __future__ import annotations
 
 import argparse
@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shapes", default="flash", metavar="NAME|FILE", help="flash, pro, tiny, several with commas, or a "
                         "JSON list of cases {\"op\": NAME, PARAMETER: VALUE, ...} (flash)")
     parser.add_argument("--cases", metavar="TEXT", help="cases whose label has this text only, as T=4096")
-    parser.add_argument("--backend", choices=BACKENDS, help="default: cuda if torch sees a GPU, else cpu")
+    parser.add_argument("--backend", choices=BACKENDS, help="default: cuda if torch sees a GPU, else cpu; "
+                        "cuda_emu, ascend_emu: bytes, and cycles of a model, no times")
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), help="of the activations (default: bfloat16)")
     parser.add_argument("--against", default="torch", metavar="NAMES",
                         help="what to compare with, with commas: torch, compile (compile:first: an op's first case only), "

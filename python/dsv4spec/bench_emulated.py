@@ -1,46 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an emulated backend's counters say of a case of ``dsv4spec bench``: bytes and cycles, never a time of the machine
-that emulates. Counts do not depend on the data. A result that is not the reference's is refused here too."""
+"""What an emulated backend's counters say of a case of ``dsv4spec bench``: bytes, and cycles by the model of
+bench_model.py, never a time of the machine that emulates. Counts do not depend on the data, but for where tensors lie.
+A result that is not the reference's is refused here too."""
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
 import os
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from . import ops, use_backend
+from . import _C, bench_model, ops, use_backend
 from .bench_cases import Case
 from .bench_check import difference
 
-# Documented by Ascend C's guide for one chip with 48 vector cores ("Analysing performance data"): 1.8 TB/s between global
-# memory and all cores, 11.06 TOPS of float on the vector cores. 48 cores of 64 lanes, a multiply and an add each, make
-# that at 1.8 GHz: one repeat (256 bytes) a cycle; slower instructions are counted by the table "Theoretical performance
-# of vector instructions". The cube does 16 x 16 x 16 multiply-adds a cycle in 16 bit and
-# 16 x 16 x 4 in fp32 ("Theoretical performance of cube instructions"); 24 of them. The page on tiling for the
-# second-level cache names 7 TB/s for a mix of reads and writes there.
-VECTOR_CORES, CUBE_CORES, CLOCK, MEMORY, CACHE = 48, 24, 1.8e9, 1.8e12, 7e12
-TRANSFERS = ("MTE2", "MTE3", "FIX")  # the pipes between global and local memory
+TERMS = ("launch", "latency", "memory", "L2", "products", "arithmetic", "shared")
 MOST_FLOPS, MOST_BYTES = 4e8, 2e8  # of a case that is emulated in seconds
-SECTOR = 32
+LIB = Path(__file__).parent / "lib"
+FLAVOUR = "DSV4SPEC_EMU_FLAVOUR"
+SETTINGS = {"cuda_emu": {"races": (0, 1)},  # of a count, and otherwise
+            "ascend_emu": {"cores": (bench_model.VECTOR_CORES, 4), "check": (0, 1)}}
 
 
 class Library:
     """The C functions of an emulator's library, which is loaded already if its backend is."""
 
-    def __init__(self, prefix: str, name: str, flavour: str = ""):
-        folder = Path(__file__).parent / "lib"
-        self.prefix = prefix
-        self.lib = ctypes.CDLL(str((folder / f"emu_{flavour}" if flavour else folder) / f"libdsv4spec_{name}.so"))
+    def __init__(self, name: str, flavour: str = ""):
+        self.name = name
+        self.lib = ctypes.CDLL(str(_path(name, flavour)))
         self._function("counters").restype = ctypes.c_char_p
         self._function("configure").argtypes = [ctypes.c_char_p, ctypes.c_long]
 
     def _function(self, name: str):
-        return getattr(self.lib, f"{self.prefix}_{name}")
+        return getattr(self.lib, f"{self.name}_{name}")
 
     def counters(self) -> dict:
         return json.loads(self._function("counters")())
@@ -49,82 +45,60 @@ class Library:
         self._function("clear")()
 
     @contextlib.contextmanager
-    def settings(self, normal: dict[str, int], **settings: int):
-        """Other settings inside; ``normal`` after."""
+    def counting(self):
+        """With the settings of a count inside, and the usual ones after."""
+        settings = SETTINGS[self.name]
         try:
-            for key, value in settings.items():
-                assert self._function("configure")(key.encode(), value) == 0, key
+            for key, (inside, _) in settings.items():
+                self._set(key, inside)
             yield
         finally:
-            for key in settings:
-                self._function("configure")(key.encode(), normal[key])
+            for key, (_, usual) in settings.items():
+                self._set(key, usual)
+
+    def _set(self, key: str, value: int) -> None:
+        if self._function("configure")(key.encode(), value):
+            raise RuntimeError(f"{self.name}: {key}={value} is refused")
 
 
-@dataclass(frozen=True)
-class AscendCost:
-    case: Case
-    launches: int
-    blocks: int
-    moved: int     # bytes between tensors and local memory, by MTE2, MTE3 and the cube's output
-    scratch: int   # likewise between scratch and local memory
-    vector: int    # cycles of one vector core, if all have the same
-    cube: int      # cycles of one cube core, likewise
-    us: dict[str, float]
-
-    @property
-    def ratio(self) -> float:
-        return self.moved / self.case.bytes
-
-    @property
-    def bound(self) -> str:
-        return max(self.us, key=self.us.get)
-
-    def report(self) -> dict:
-        return {"launches": self.launches, "blocks": self.blocks, "bytes_moved": self.moved, "over_fewest": self.ratio,
-                "bytes_scratch": self.scratch, "vector_cycles": self.vector, "cube_cycles": self.cube, "bound": self.bound}
+def load_cuda() -> tuple[str, str]:
+    """Loads the CUDA emulator's flavour that counts bytes, where this process can: (its flavour, why not that)."""
+    if flavour := os.environ.get(FLAVOUR):
+        return flavour, "" if flavour == "shadow" else f"{FLAVOUR}={flavour}"
+    if _is_loaded(_path("cuda_emu")):
+        return "", "the flavour that counts them cannot be loaded beside the one that this process uses"
+    if not _path("cuda_emu", "shadow").exists():
+        lines = _C.build_summary.splitlines()
+        return "", next((line for line in lines if line.startswith("cuda_emu shadow: ")), "cuda_emu shadow: not built")
+    os.environ[FLAVOUR] = "shadow"  # read when the library is loaded
+    try:
+        with use_backend("cuda_emu"):
+            return "shadow", ""
+    finally:
+        del os.environ[FLAVOUR]
 
 
-def ascend_library() -> Library:
-    return Library("ascend_emu", "ascend_emu")
+def _path(name: str, flavour: str = "") -> Path:
+    return (LIB / f"emu_{flavour}" if flavour else LIB) / f"libdsv4spec_{name}.so"
 
 
-def ascend_cost(case: Case, lib: Library) -> AscendCost:
+def _is_loaded(path: Path) -> bool:
+    try:
+        ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return False
+    return True
+
+
+def model(case: Case, lib: Library) -> bench_model.Cost:
     """One call of the case, counted. ValueError: its result is not the reference's."""
-    with lib.settings({"cores": 4, "check": 1}, cores=VECTOR_CORES, check=0):
-        counters = _counted(case, "ascend_emu", lib)
-    rows = counters.values()
-    scratch = sum(r["scratch"][pipe] for r in rows for pipe in TRANSFERS)
-    moved = sum(r["bytes"][pipe] for r in rows for pipe in TRANSFERS) - scratch
-    blocks = max(r["blocks"] // r["launches"] for r in rows)
-    mixed = any(r["cube_steps"] for r in rows)
-    vector_cores = min(VECTOR_CORES, blocks * (2 if mixed else 1))
-    vector = -(-sum(r["vector_cycles"] for r in rows) // vector_cores)
-    # A step is 16 x 16 outputs by 32 bytes of depth: a cycle in 16 bit, two in fp32.
-    steps = sum(r["cube_steps"] * (2 if name.endswith("_f32") else 1) for name, r in counters.items())
-    cube = -(-steps // min(CUBE_CORES, blocks))
-    us = {"memory": moved / MEMORY * 1e6, "scratch": scratch / CACHE * 1e6, "vector": vector / CLOCK * 1e6, "cube": cube / CLOCK * 1e6}
-    return AscendCost(case, sum(r["launches"] for r in rows), blocks, moved, scratch, vector, cube, us)
+    with lib.counting():
+        counters = _counted(case, lib)
+    return bench_model.ascend(counters) if lib.name == "ascend_emu" else bench_model.cuda(
+        counters, case.flops, (case.read, case.write))
 
 
-def cuda_cost(case: Case, lib: Library, flavour: str) -> dict:
-    """Launches; in the shadow flavour also what leaves an L1 that forgets nothing within a block, what warps ask for, and
-    the share of shared-memory passes that conflicts of banks cause."""
-    with lib.settings({"races": 1}, **({"races": 0} if flavour == "shadow" else {})):
-        kernels = _counted(case, "cuda_emu", lib).values()
-    found = {"launches": sum(k["launches"] for k in kernels),
-             "blocks": sum(k["launches"] * k["grid"][0] * k["grid"][1] * k["grid"][2] for k in kernels)}
-    if flavour == "shadow":
-        def total(key):
-            return sum(k[kind][key] for k in kernels for kind in ("read", "write", "atomic"))
-
-        conflicts, passes = (sum(k["shared"][key] for k in kernels) for key in ("conflicts", "wavefronts"))
-        moved = SECTOR * total("block_sectors")
-        found |= {"bytes_moved": moved, "over_fewest": moved / case.bytes, "bytes_of_warps": SECTOR * total("sectors"),
-                  "bank_conflicts": conflicts / max(passes, 1)}
-    return found
-
-
-def _counted(case: Case, backend: str, lib: Library) -> dict:
+def _counted(case: Case, lib: Library) -> dict:
     from .bench_measure import mutated, names_of, own, reference_of
 
     torch.manual_seed(0)
@@ -132,7 +106,7 @@ def _counted(case: Case, backend: str, lib: Library) -> dict:
     names, mutates = names_of(case.op), ops.OPS[case.op].mutates
     theirs, theirs_kwargs = own(args, kwargs, names, mutates)
     want = (reference_of(case.op)(*theirs, **theirs_kwargs), mutated(theirs, theirs_kwargs, names, mutates))
-    with use_backend(backend):
+    with use_backend(lib.name):
         lib.clear()
         out = getattr(ops, case.op)(*args, **kwargs)
     counters = lib.counters()
@@ -141,18 +115,55 @@ def _counted(case: Case, backend: str, lib: Library) -> dict:
     return counters
 
 
+def line_of(case: Case, cost: bench_model.Cost, counted: bool) -> dict:
+    """What --json keeps of a case."""
+    moved = cost.total("read") + cost.total("written")
+    return {
+        "op": case.op, "size": case.size, "case": case.label, "params": case.params,
+        "bytes_read": case.read, "bytes_written": case.write, "flops": case.flops,
+        "launches": cost.total("launches"), "blocks": cost.total("blocks"),
+        "moved_read": cost.total("read") if counted else None,
+        "moved_written": cost.total("written") if counted else None,
+        "over_fewest": moved / case.bytes if counted else None,
+        "modelled": {"cycles": cost.cycles, "us": cost.us, "binds": cost.binds, "parts": cost.cycles_of("parts"),
+                     "terms": cost.cycles_of("serial", "parallel"),
+                     "kernels": [dataclasses.asdict(kernel) for kernel in cost.kernels]}}
+
+
+def head(line: dict, width: int) -> str:
+    terms = [term for term in TERMS if term in line["modelled"]["terms"]]
+    return (f"{'':{width}} {'counted':38} model: cycles, us, what takes most of them; cycles of each\n"
+            f"{'op, case':{width}} {'launches':>8} {'read':>9} {'written':>9} {'/ fewest':>8} {'cycles':>8} {'us':>7} "
+            f"{'binds':10}" + "".join(f" {term:>{max(7, len(term))}}" for term in terms))
+
+
+def row(line: dict, width: int) -> str:
+    def shown(value, form):
+        return "-" if value is None else format(value, form)
+
+    name, modelled = f"{line['op']} {line['size']} {line['case']}", line["modelled"]
+    terms = [(term, modelled["terms"][term]) for term in TERMS if term in modelled["terms"]]
+    return (f"{name:{width}} {line['launches']:>8} {shown(line['moved_read'], '.0f'):>9} "
+            f"{shown(line['moved_written'], '.0f'):>9} {shown(line['over_fewest'], '.2f'):>8} {modelled['cycles']:>8.0f} "
+            f"{modelled['us']:>7.2f} {modelled['binds']:10}"
+            + "".join(f" {n:>{max(7, len(term))}.0f}" for term, n in terms))
+
+
 def run(backend: str, cases: list[Case], budget: float | None) -> dict:
     """All counts as a dict, printed line by line as they come."""
     from . import bench_report
 
-    flavour = os.environ.get("DSV4SPEC_EMU_FLAVOUR", "") if backend == "cuda_emu" else ""
+    flavour, why_not = load_cuda() if backend == "cuda_emu" else (os.environ.get(FLAVOUR, ""), "")
     have = bench_report.kernels(backend)  # loads it, or says why not
-    lib = Library(backend, backend, flavour)
+    lib = Library(backend, flavour)
+    device = bench_model.H200 if backend == "cuda_emu" else bench_model.ATLAS_A2
     result = bench_report.conditions(backend, torch.device("cpu")) | {
-        "flavour": flavour or None, "lines": [], "refused": [], "no_kernel": [], "not_measured": [], "too_large": []}
-    more = "; DSV4SPEC_EMU_FLAVOUR=shadow counts sectors and bank conflicts too"
-    print(f"{backend} is emulated: costs that its counters give, no times"
-          f"{more if backend == 'cuda_emu' and flavour != 'shadow' else ''}")
+        "flavour": flavour or None, "model": dataclasses.asdict(device), "bytes_not_counted": why_not or None,
+        "lines": [], "refused": [], "no_kernel": [], "not_measured": [], "too_large": []}
+    print(f"{backend} is emulated: no times, but {'' if why_not else 'bytes that it counts, and '}cycles of a model of one "
+          f"{device} (docs/benchmarks.md)")
+    if why_not:
+        print(f"the model has each byte of the op table move once; bytes are not counted: {why_not}")
     width = max(len(str(case)) for case in cases)
     end = time.monotonic() + (budget or float("inf"))
     for case in cases:
@@ -165,15 +176,14 @@ def run(backend: str, cases: list[Case], budget: float | None) -> dict:
             result["not_measured"].append(name)
         else:
             try:
-                cost = ascend_cost(case, lib).report() if backend == "ascend_emu" else cuda_cost(case, lib, flavour)
+                cost = model(case, lib)
             except ValueError as why:
                 result["refused"].append({"case": name, "why": str(why)})
                 print(f"{name}: REFUSED: {why}", flush=True)
                 continue
+            line = line_of(case, cost, not why_not)
             if not result["lines"]:
-                print(f"{'op, case':{width}}" + "".join(f"{key.replace('_', ' '):>16}" for key in cost))
-            shown = (f"{value:.2f}" if isinstance(value, float) else value for value in cost.values())
-            print(f"{name:{width}}" + "".join(f"{value:>16}" for value in shown), flush=True)
-            result["lines"].append({"op": case.op, "size": case.size, "case": case.label, "params": case.params,
-                                    "bytes_read": case.read, "bytes_written": case.write, "flops": case.flops, **cost})
+                print(head(line, width))
+            result["lines"].append(line)
+            print(row(line, width), flush=True)
     return result

@@ -27,7 +27,7 @@ CUDA_EMU_API void* cuda_emu_malloc(size_t bytes) {
 // 0, or -1 if that is no memory of cuda_emu_malloc.
 CUDA_EMU_API int cuda_emu_free(void* memory) { return !memory || cuda_emu::release(memory) ? 0 : -1; }
 
-// JSON: kernel -> {launches, grid, block, smem of the last}, since the last clear.
+// JSON: kernel -> {launches, blocks; grid, block, smem of the last; instructions of warps, barriers}, since the last clear.
 CUDA_EMU_API const char* cuda_emu_counters(void) {
   static std::string shown;
   shown = cuda_emu::counters();

@@ -27,6 +27,7 @@ void Cluster::release() {
   for (Worker* w : blocks) {
     for (const uint16_t thread : w->at_cluster_barrier) w->ready(thread);
     w->at_cluster_barrier.clear();
+    ++w->block.events.cluster_barriers;
     w->ready_threads.new_priorities();
   }
   arrived = 0;

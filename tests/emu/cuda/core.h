@@ -53,6 +53,12 @@ struct Thread {
   void* sanitizer_stack;
 };
 
+// What blocks did besides their accesses: instructions of whole warps, barriers that a block has passed.
+struct Events {
+  uint64_t collectives, mma, ldmatrix;  // collectives: shuffles, votes, reductions, and the other two
+  uint64_t barriers, cluster_barriers;
+};
+
 // The block that runs now on this OS thread.
 struct Block {
   uint3 index;           // blockIdx
@@ -66,6 +72,7 @@ struct Block {
   size_t dynamic_size;
   char* statics;         // the module's static shared memory (all kernels'), less `hole`
   size_t statics_size;
+  Events events;         // of all blocks of the launch that ran in its place
 };
 
 // The only thread-local variable besides the kernels' static shared memory; poisoning leaves it out.

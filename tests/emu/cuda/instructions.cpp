@@ -82,6 +82,7 @@ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Sit
   std::memcpy(slot.a, a, sizeof slot.a);
   std::memcpy(slot.b, b, sizeof slot.b);
   std::memcpy(slot.d, d, sizeof slot.d);
+  current_block().events.mma += current().lane == 0;
   rendezvous("mma.m16n8k16", kAll, &slot, &multiply, site);
   std::memcpy(d, slot.d, sizeof slot.d);
 }
@@ -97,6 +98,7 @@ __attribute__((noinline)) void ldmatrix_x4(uint32_t (&r)[4], const void* row, bo
     fail("ldmatrix (%s:%d): row address %p, offset %td of %zu bytes of dynamic shared memory, expected an address in "
          "shared memory", site.name(), site.line, row, p - block.dynamic, block.dynamic_size);
   note_access(row, 16, Access::kRead, __builtin_return_address(0));
+  current_block().events.ldmatrix += current().lane == 0;
   MatrixSlot slot;
   std::memcpy(slot.row, row, sizeof slot.row);
   rendezvous(transposed ? "ldmatrix.x4.trans" : "ldmatrix.x4", kAll, &slot,

@@ -63,6 +63,7 @@ __attribute__((noinline)) void rendezvous(const char* what, uint32_t mask, void*
     meeting->what = what;
     meeting->site = site;
     meeting->combine = combine;
+    worker.block.events.collectives += meet == Meet::kSameSite;
   } else if (meeting->combine != combine || (meet == Meet::kSameSite && !(meeting->site == site))) {
     fail("divergent warp: %s meets %s, mask %08x", place(what, site).c_str(),
          place(meeting->what, meeting->site).c_str(), mask);
@@ -97,6 +98,7 @@ void Worker::release(Barrier& barrier) {
   }
   barrier.arrived = 0;
   ++block.epoch;
+  ++block.events.barriers;
   ready_threads.new_priorities();
 }
 

@@ -28,6 +28,8 @@ struct Counter {
   dim3 grid, block;
   size_t shared_bytes = 0;
   unsigned cluster = 0;
+  uint64_t blocks = 0;
+  Events events{};
 };
 std::map<const void*, Counter> g_counters;
 
@@ -141,6 +143,7 @@ cudaError_t run(const LaunchInfo& launch) {
   counter.block = launch.block;
   counter.shared_bytes = launch.shared_bytes;
   counter.cluster = launch.cluster;
+  counter.blocks += uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z;
 
   const BlockOrder order(uint64_t{launch.grid.x} * launch.grid.y * launch.grid.z / blocks_of_turn(launch));
   const uint64_t wanted = observer ? 1 : static_cast<uint64_t>(config.threads);  // observers see one block at a time
@@ -156,6 +159,11 @@ cudaError_t run(const LaunchInfo& launch) {
     helpers.emplace_back([&, i] { run_blocks(&g_workers[i * blocks_of_turn(launch)], launch, seed + i, order, next); });
   run_blocks(&g_workers[0], launch, seed, order, next);
   for (std::thread& t : helpers) t.join();
+  for (uint32_t i = 0; i < threads * blocks_of_turn(launch); ++i) {
+    const Events& e = g_workers[i]->block.events;
+    counter.events.collectives += e.collectives, counter.events.mma += e.mma, counter.events.ldmatrix += e.ldmatrix;
+    counter.events.barriers += e.barriers, counter.events.cluster_barriers += e.cluster_barriers;
+  }
   if (observer) observer->launch_ends();
   return failed ? remember(cudaErrorLaunchFailure) : cudaSuccess;
 }
@@ -171,6 +179,10 @@ std::string counters() {
     json += "\"" + kernel_name(kernel) + "\":{\"launches\":" + std::to_string(c.launches) +
             ",\"grid\":" + shape(c.grid) + ",\"block\":" + shape(c.block) +
             ",\"smem\":" + std::to_string(c.shared_bytes);
+    json += ",\"blocks\":" + std::to_string(c.blocks) + ",\"collectives\":" + std::to_string(c.events.collectives) +
+            ",\"mma\":" + std::to_string(c.events.mma) + ",\"ldmatrix\":" + std::to_string(c.events.ldmatrix) +
+            ",\"barriers\":" + std::to_string(c.events.barriers) +
+            ",\"cluster_barriers\":" + std::to_string(c.events.cluster_barriers);
     if (c.cluster) json += ",\"cluster\":" + std::to_string(c.cluster);
     json += std::string(observer ? observer->counters(kernel) : "") + "}";
   }

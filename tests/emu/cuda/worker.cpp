@@ -130,6 +130,7 @@ void Worker::begin(const LaunchInfo& l, uint32_t seed) {
   block.dynamic = shared_map + kSharedRoom - round_up(l.shared_bytes, kSharedAlign);
   block.statics = local.statics;
   block.statics_size = local.statics_size;
+  block.events = {};
   uint32_t i = 0;
   for (uint32_t z = 0; z < l.block.z; ++z)
     for (uint32_t y = 0; y < l.block.y; ++y)
