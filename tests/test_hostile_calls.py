@@ -47,6 +47,42 @@ def test_tensors_of_another_kind(name, change):
             refused(name, (*args[:at], change(args[at]), *args[at + 1:]), kwargs)
 
 
+def negated(t):
+    """Equal to ``t``, by torch's negative bit: in memory stands the opposite."""
+    view = torch.complex(torch.zeros_like(t), -t).conj().imag
+    assert view.is_neg() and view.equal(t)
+    return view
+
+
+@pytest.mark.parametrize("name", sorted(SAMPLES))
+def test_lazily_negated_tensors(name):
+    """DLPack does not show the bit: they would be read without their sign."""
+    args, kwargs = SAMPLES[name]()
+    for key in (*range(len(args)), *kwargs):
+        args, kwargs = SAMPLES[name]()
+        given = dict(enumerate(args)) | kwargs
+        if isinstance(given[key], torch.Tensor) and given[key].dtype == torch.float32:
+            given[key] = negated(given[key])
+            refused(name, [given[i] for i in range(len(args))], {k: given[k] for k in kwargs},
+                    r": expected a tensor without the negative bit \(resolve_neg\(\)\), got one with it$")
+
+
+def test_lazily_negated_views_in_every_form():
+    """Rows, transposed, single elements; as ``out``; torch.ops, which resolves them; float16."""
+    args, _ = SAMPLES["mhc_post"]()
+    y, residual, post, comb = (t.float() for t in args)
+    for bad in ((y, residual, negated(post.T).T, comb), (y[:1], residual[:1], negated(post)[:1], comb[:1]),
+                (y[:1], residual[:1, :1], negated(post)[0, 0].reshape(1, 1), comb[:1, :1, :1])):
+        assert bad[2].is_neg()
+        refused("mhc_post", bad, {}, "^mhc_post: post: .*negative bit")
+    refused("mhc_post", (y, residual, post, comb), dict(out=negated(residual)), "^mhc_post: out: .*negative bit")
+    half = torch.view_as_complex(torch.ones(*y.shape, 2, dtype=torch.float16)).conj().imag
+    refused("mhc_post", (half, residual.half(), post, comb), {}, "^mhc_post: y: .*negative bit")
+    expected = ops.mhc_post(y, residual, post, comb)
+    assert torch.ops.dsv4spec.mhc_post(negated(y), residual, negated(post), comb).equal(expected)
+    assert ops.mhc_post(negated(y).resolve_neg(), residual, post, comb).equal(expected)
+
+
 @pytest.mark.parametrize("name,scalar,wrong,text", [
     ("alloc_extend", "extend_num_tokens", -1, "at least 0, got -1"),
     ("alloc_extend", "extend_num_tokens", None, "an integer, got NoneType"),
