@@ -19,7 +19,8 @@ def run(*args, code=0):
 @pytest.mark.parametrize("a, g, b, printed", plan_model.PUBLISHED)
 def test_published_points(a, g, b, printed):
     closed = (1 - a ** (g + 1)) / ((1 - a) * (g * b + 1))
-    assert math.isclose(speedup([a] * g, b), closed) and round(closed, 2) == printed
+    assert math.isclose(speedup([a] * g, b), closed)
+    assert abs(closed - float(printed)) <= 0.5 * 10.0 ** -len(printed.split(".")[1])
 
 
 def test_limits():
@@ -69,7 +70,7 @@ def test_table_json_and_picture(tmp_path, capsys):
     run("--accept", 0.87, "--draft-cost", 0.02, "--max-steps", 1, "--batch", 1, 64, "--verify-knee", 64, "--json", file,
         "--plot", picture)
     text, result = capsys.readouterr().out, json.loads(file.read_text())
-    assert "1.83*" in text and "speculation does not pay from batch 64 on" in text and "7 published points" in text
+    assert "1.83*" in text and "speculation does not pay from batch 64 on" in text and f"{len(plan_model.PUBLISHED)} published points" in text
     assert [row["best"] for row in result["rows"]] == [1, 0] and result["stops_paying_at_batch"] == 64
     assert round(result["rows"][0]["speedup"], 2) == 1.83
     assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
