@@ -7,8 +7,8 @@ from util import BACKENDS, UNCHECKED, Guarded, rng, strided
 from dsv4spec import ops, use_backend
 
 BIT_DTYPE = {8: torch.uint8, 16: torch.uint16, 32: torch.uint32}
-CASES = [(0, 2, 3, 6), (1, 1, 0, 1), (1, 1, 1, 2), (2, 1, 3, 4), (3, 2, 3, 6), (17, 4, 2, 8), (5, 4, 3, 9), (3, 3, 5, 32),
-         (2, 8, 5, 33), (3, 8, 4, 64), (2, 8, 4, 65), (3, 16, 3, 130), (2, 16, 3, 256)]
+CASES = [(0, 2, 3, 6), (1, 1, 0, 1), (1, 1, 1, 2), (2, 1, 3, 4), (3, 2, 3, 6), (17, 4, 2, 8), (40, 3, 4, 7),
+         (5, 4, 3, 9), (3, 3, 5, 32), (2, 8, 5, 33), (3, 8, 4, 64), (2, 8, 4, 65), (3, 16, 3, 130), (2, 16, 3, 256)]
 
 
 def inputs(B, k, steps, n, dtype=torch.int64):

@@ -4,7 +4,6 @@
 // token.
 // Contract: include/dsv4spec/paging.h.
 #include <algorithm>
-#include <numeric>
 
 #include "ints.h"
 #include "kernel.h"
@@ -12,7 +11,7 @@
 namespace dsv4::cpu {
 namespace {
 
-int64_t pages_of(int64_t tokens, int64_t page) { return tokens / page + (tokens % page != 0); }
+int64_t pages_of(int64_t tokens, Divisor page) { return page.quotient(tokens) + (page.rest(tokens) != 0); }
 
 struct Totals {
   int64_t tokens = 0, pages = 0;
@@ -20,25 +19,30 @@ struct Totals {
 
 // Refuses what no status can report; adds up what the requests need.
 int32_t check(const AllocExtendParams& p, const Launch& launch, Totals* total) {
+  const Ints seq_lens(p.seq_lens), prefix_lens(p.prefix_lens), free_pages(p.free_pages);
+  const int64_t* last_slots = p.last_slots.at<int64_t>();
+  const Divisor page(p.page_size);
+  Totals sum;
   for (int64_t b = 0; b < p.B; ++b) {
-    const int64_t seq = int_at(p.seq_lens, b);
+    const int64_t seq = seq_lens[b];
     if (seq <= 0) continue;
-    const int64_t prefix = int_at(p.prefix_lens, b);
+    const int64_t prefix = prefix_lens[b];
     if (prefix < 0 || prefix > seq)
       return refuse(launch, "prefix_lens: expected 0 to seq_lens = %lld for request %lld, got %lld",
                     static_cast<long long>(seq), static_cast<long long>(b), static_cast<long long>(prefix));
-    const int64_t last = prefix % p.page_size && seq > prefix ? *p.last_slots.at<int64_t>(b) : prefix - 1;
+    const int64_t last = page.rest(prefix) && seq > prefix ? last_slots[b] : prefix - 1;
     // Slots of a page that can be: last + 1 does not overflow.
-    if (last < -1 || last == INT64_MAX || (last + 1) % p.page_size != prefix % p.page_size)
+    if (last < -1 || last == INT64_MAX || page.rest(last + 1) != page.rest(prefix))
       return refuse(launch, "last_slots: expected a slot in which position %lld of request %lld can lie, got %lld",
                     static_cast<long long>(prefix - 1), static_cast<long long>(b), static_cast<long long>(last));
-    const int64_t pages = pages_of(seq, p.page_size) - pages_of(prefix, p.page_size);
-    total->tokens = total->tokens > INT64_MAX - (seq - prefix) ? INT64_MAX : total->tokens + (seq - prefix);
-    total->pages = total->pages > INT64_MAX - pages ? INT64_MAX : total->pages + pages;
+    const int64_t pages = pages_of(seq, page) - pages_of(prefix, page);
+    sum.tokens = sum.tokens > INT64_MAX - (seq - prefix) ? INT64_MAX : sum.tokens + (seq - prefix);
+    sum.pages = sum.pages > INT64_MAX - pages ? INT64_MAX : sum.pages + pages;
   }
+  *total = sum;
   const bool enough = total->pages <= p.free_count;
   for (int64_t i = 0; enough && i < total->pages; ++i)
-    if (const int64_t id = int_at(p.free_pages, i); id < 0 || id > kMaxPageId)
+    if (const int64_t id = free_pages[i]; id < 0 || id > kMaxPageId)
       return refuse(launch, "free_pages: expected page ids from 0 to 2^31 - 1, got %lld", static_cast<long long>(id));
   if (p.status) return DSV4_OK;
   if (!enough)
@@ -57,27 +61,30 @@ int32_t launch(const AllocExtendParams& p, const Launch& launch) {
   if (p.status) *p.status.at<int32_t>() = ok ? 0 : 1;
   if (!ok) return DSV4_OK;
 
-  int64_t* out = p.slots.at<int64_t>();
+  const Ints seq_lens(p.seq_lens), prefix_lens(p.prefix_lens), free_pages(p.free_pages);
+  const int64_t* last_slots = p.last_slots.at<int64_t>();
+  const Divisor page(p.page_size);
+  int64_t *out = p.slots.at<int64_t>(), *const end = out + p.extend_num_tokens;
   int64_t taken = 0;
   auto run = [&](int64_t first_slot, int64_t count) {
-    std::iota(out, out + count, first_slot);
+    write_run(out, count, first_slot);
     out += count;
   };
   for (int64_t b = 0; b < p.B; ++b) {
-    const int64_t seq = int_at(p.seq_lens, b);
+    const int64_t seq = seq_lens[b];
     if (seq <= 0) continue;
-    int64_t at = int_at(p.prefix_lens, b);
-    if (at % p.page_size && at < seq) {
-      const int64_t rest = std::min(p.page_size - at % p.page_size, seq - at);
-      run(*p.last_slots.at<int64_t>(b) + 1, rest);
+    int64_t at = prefix_lens[b];
+    if (const int64_t used = page.rest(at); used && at < seq) {
+      const int64_t rest = std::min(page - used, seq - at);
+      run(last_slots[b] + 1, rest);
       at += rest;
     }
     for (int64_t count; at < seq; at += count) {
-      count = std::min(p.page_size, seq - at);
-      run(int_at(p.free_pages, taken++) * p.page_size, count);
+      count = std::min<int64_t>(page, seq - at);
+      run(free_pages[taken++] * page, count);
     }
   }
-  std::fill(out, p.slots.at<int64_t>() + p.extend_num_tokens, -1);
+  std::fill(out, end, -1);
   *p.num_new_pages.at<int32_t>() = static_cast<int32_t>(total.pages);
   return DSV4_OK;
 }

@@ -9,18 +9,29 @@
 namespace dsv4::cpu {
 namespace {
 
-void assign(const AssignDraftSlotsParams& p, int64_t b) {
-  const int64_t P = p.page_size, width = p.block_table.shape[1];
-  // Beyond the table there are no pages, however far: a bounded length keeps the sums from overflowing.
-  const int64_t s = std::min(int_at(p.live_seq_lens, b), (width + 1) * P);
-  const int64_t pages_a_branch = s > 0 ? (s % P + p.num_steps + P - 1) / P : 0;
-  int64_t* out = p.slots.at<int64_t>(b);
-  for (int64_t c = 0; c < p.topk; ++c) {
-    int64_t column = s > 0 ? s / P + c * pages_a_branch : width, offset = s > 0 ? s % P : 0;
-    for (int64_t step = 0; step < p.num_steps; ++step, ++offset) {
-      if (offset == P) offset = 0, ++column;
-      const int64_t page = column < width ? int_at(p.block_table, b, column) : -1;
-      *out++ = page >= 0 ? page * P + offset : -1;
+void assign(const AssignDraftSlotsParams& p, int64_t begin, int64_t end) {
+  const Ints lengths(p.live_seq_lens), table(p.block_table);
+  const Divisor page(p.page_size);
+  constexpr int64_t kAhead = 8;  // requests: a table's rows are long, and of each an entry or two is read
+  const int64_t width = p.block_table.shape[1], steps = p.num_steps, branches = p.topk, pitch = p.slots.stride[0];
+  int64_t* row = p.slots.at<int64_t>(begin);
+  for (int64_t b = begin; b < end; ++b, row += pitch) {
+    // Beyond the table there are no pages, however far: a bounded length keeps the sums from overflowing.
+    const int64_t s = std::min(lengths[b], (width + 1) * page);
+    const int64_t used = s > 0 ? page.rest(s) : 0, pages_a_branch = page.quotient(used + steps + page - 1);
+    if (b + kAhead < end) {
+      const int64_t column = page.quotient(std::max<int64_t>(lengths[b + kAhead], 0));
+      if (column < width) __builtin_prefetch(table.address(b + kAhead, column));
+    }
+    int64_t* out = row;
+    for (int64_t c = 0; c < branches; ++c) {
+      int64_t column = s > 0 ? page.quotient(s) + c * pages_a_branch : width, offset = used;
+      for (int64_t left = steps; left > 0; ++column, offset = 0) {
+        const int64_t count = std::min(left, page - offset), id = column < width ? table.at(b, column) : -1;
+        if (id >= 0) write_run(out, count, id * page + offset);
+        else std::fill(out, out + count, -1);
+        out += count, left -= count;
+      }
     }
   }
 }
@@ -32,7 +43,7 @@ int32_t launch(const AssignDraftSlotsParams& p, const Launch& launch) {
         return refuse(launch, "block_table: expected page ids below 2^31 for request %lld, got %lld", (long long)b,
                       (long long)page);
   parallel(p.B, grain_for(p.topk * p.num_steps * 16), [&](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) assign(p, b);
+    assign(p, begin, end);
   });
   return DSV4_OK;
 }

@@ -11,10 +11,12 @@ namespace {
 
 int32_t launch(const VerifyPositionsPaddingParams& p, const Launch&) {
   int64_t* out = p.out.at<int64_t>();
-  const int64_t* positions = p.positions.at<int64_t>();
+  const int64_t *positions = p.positions.at<int64_t>(), n = p.n, ratio = p.ratio;
+  // A ratio of 0 emits nothing, as 1 does.
   const int64_t count = for_each_emitting_row(
-      p.live_seq_lens, p.B, p.n, p.ratio,
-      [&](int64_t b, int64_t j, int64_t place) { out[place] = group_start(positions[b * p.n + j], p.ratio); });
+      Ints(p.live_seq_lens), p.B, n, Divisor(std::max<int64_t>(ratio, 1)), [=](int64_t b, int64_t, int64_t j, int64_t place) {
+        out[place] = group_start(positions[b * n + j], ratio);
+      });
   std::fill(out + count, out + p.out.shape[0], 0);
   return DSV4_OK;
 }
