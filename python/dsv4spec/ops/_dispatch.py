@@ -237,7 +237,7 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
 
         @functools.wraps(body)
         def public(*args, **kwargs):
-            if _compiling() or not (_PLAIN.issuperset(map(type, args)) and _PLAIN.issuperset(map(type, kwargs.values()))):
+            if _compiling() or not _C.only_types(_PLAIN, args, kwargs):
                 if _traced((*args, *kwargs.values())):
                     return _torch.call(OPS[name], args, kwargs)
             if _forward_ad._current_level >= 0 or _recording() and _wants_gradient((*args, *kwargs.values())):
