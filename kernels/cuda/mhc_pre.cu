@@ -11,11 +11,13 @@
 // a token, its products three times on tensor cores (2.6 Mflop). Floor at 4.8 TB/s: 0.34 us for 1 token, 0.87 us for
 // 64, 35 us for 4096. A block's 98 KB of fn stay in its shared memory (147 KB, in three parts), so each cluster
 // reads fn once: up to 16 tokens one cluster, then up to eight that share the tokens (12.6 MB, all but the first
-// time from the L2). One cluster is 16 multiprocessors: a split over more would need a second launch, or a memset
-// and a ticket, and cost more than the 0.9 us that 98 KB take.
+// time from the L2). One cluster is 16 multiprocessors, whose 98 KB take 0.9 us at 64 bytes a cycle each and 2 us at an
+// even share of the L2; a split over all of them needs a second launch, or a memset and a ticket, and reads rows again.
+// The model of docs/benchmarks.md says 4.2 us for 1 token and 5.0 for 16, against 4.7 and 5.3 for two launches on 112
+// blocks (CUDA_EMU_CAPABILITY=80), which move 1.42 times the bytes for 16; Pro: 5.7 and 7.0, against 5.2 and 6.2.
 //
 // Pro (d 7168): fn 2.75 MB, then a token reads 57.3 KB and writes 14.4 KB; floor 0.59 us for 1 token, 1.5 us for 64, 62
-// us for 4096. 14 of a cluster's 16 blocks hold 192 KB of fn each, uncut (mhc_wide.cuh). They arrive in some 1.8 us, and
+// us for 4096. 14 of a cluster's 16 blocks hold 192 KB of fn each, uncut (mhc_wide.cuh). They arrive in 1.8 to 3.5 us, and
 // are cut and multiplied as they do, in 1,900 instructions of a warp for 16 tokens, 2 us: a tile on each of eight
 // clusters, 128 tokens, is bound by that and the cluster's barriers. So are more tokens: some 4 us (estimated) for every
 // 128, whose rows are 9.2 MB, 1.9 us of memory. Two launches move 16.4 MB for them, 3.4 us, and wait twice. To read fn
