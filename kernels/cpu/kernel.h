@@ -28,21 +28,21 @@ inline int64_t grain_for(int64_t bytes_per_item) {
   return g > 1 ? g : 1;
 }
 
-// Do rows of this result consist of whole, aligned vectors, as simd.h's stream() writes them?
+// Do rows of this result consist of whole, aligned vectors (or pairs of them), as simd.h's stream() writes them?
 template <class T>
-inline bool whole_vectors(const TensorView& out) {
+inline bool whole_vectors(const TensorView& out, int width = W) {
   const int rank = out.ndim;
-  bool whole = reinterpret_cast<uintptr_t>(out.data) % (W * sizeof(T)) == 0 && out.shape[rank - 1] % W == 0;
-  for (int i = 0; i + 1 < rank; ++i) whole = whole && out.stride[i] % W == 0;
+  bool whole = reinterpret_cast<uintptr_t>(out.data) % (width * sizeof(T)) == 0 && out.shape[rank - 1] % width == 0;
+  for (int i = 0; i + 1 < rank; ++i) whole = whole && out.stride[i] % width == 0;
   return whole;
 }
 
 // Does stream() suit this result: more than the caches keep until it is read?
 template <class T>
-inline bool streamable(const TensorView& out) {
+inline bool streamable(const TensorView& out, int width = W) {
   int64_t count = 1;
   for (int i = 0; i < out.ndim; ++i) count *= out.shape[i];
-  return whole_vectors<T>(out) && count * static_cast<int64_t>(sizeof(T)) >= (int64_t{16} << 20);
+  return whole_vectors<T>(out, width) && count * static_cast<int64_t>(sizeof(T)) >= (int64_t{16} << 20);
 }
 
 // Rows that are kept for later calls are read again only after the other layers have used the caches: so many bytes, read

@@ -4,7 +4,7 @@
 // The hc output streams of a vector of channels are formed from registers, so residual may be overwritten in place.
 #pragma once
 #include "kernel.h"
-#include "rmsnorm.h"
+#include "pairs.h"
 
 namespace dsv4::cpu {
 
@@ -23,16 +23,15 @@ inline void mix_channels(const TensorView& y, const TensorView& residual, const 
   const T *from[HC], *sublayer = y.at<const T>(t) + c0;  // in locals: after a store of a vector GCC would read the views again
   T* to[HC];
   for (int i = 0; i < HC; ++i) from[i] = residual.at<const T>(t, i) + c0, to[i] = out.at<T>(t, i) + c0;
-  for_vectors(n, [&](int64_t c, int count) {
-    vf r[HC];
-    for (int j = 0; j < HC; ++j) r[j] = load_some(from[j] + c, count);
-    const vf v = load_some(sublayer + c, count);
+  for_pairs(n, [&](int64_t c, int count) {
+    Pair r[HC];
+    for (int j = 0; j < HC; ++j) r[j] = load_pair<T>(from[j] + c, count);
+    const Pair v = load_pair<T>(sublayer + c, count);
     for (int i = 0; i < HC; ++i) {
-      vf sum{};  // every product is added to a sum: GCC may fuse either of two products
-      sum += v * k.post[i];
-      for (int j = 0; j < HC; ++j) sum += r[j] * k.comb[j * HC + i];
-      if constexpr (Stream) stream(to[i] + c, sum);
-      else store_some(to[i] + c, sum, count);
+      Pair sum{};  // every product is added to a sum: GCC may fuse either of two products
+      sum.a += v.a * k.post[i], sum.b += v.b * k.post[i];
+      for (int j = 0; j < HC; ++j) sum.a += r[j].a * k.comb[j * HC + i], sum.b += r[j].b * k.comb[j * HC + i];
+      store_pair<Stream>(to[i] + c, sum, count);
     }
   });
 }

@@ -20,7 +20,7 @@ int32_t launch(const MhcPostParams& p, const Launch&) {
         if (streams) end_of_stream();
       });
     };
-    if (streamable<T>(p.out)) run(std::true_type{});
+    if (streamable<T>(p.out, 2 * W)) run(std::true_type{});
     else run(std::false_type{});
   });
   return DSV4_OK;

@@ -11,8 +11,10 @@
 
 namespace dsv4::cpu {
 
-constexpr int64_t kPiece = 1024;
-constexpr int64_t kWideRow = kPiece + 16;  // widened rows lie a cache line more than a power of two apart
+constexpr int kNarrowColumns = 4;  // or fewer are formed in one go, from rows as they are
+template <int COLUMNS>
+constexpr int64_t kPiece = COLUMNS <= kNarrowColumns ? 2048 : 1024;
+constexpr int64_t kWideRow = kPiece<kNarrowColumns + 1> + 16;  // widened rows lie a cache line more than a power of two apart
 
 struct MhcRows {
   TensorView residual, source, fn, base, scale, norm_weight, y;  // source: the residual that comes from memory
@@ -128,7 +130,6 @@ inline void for_count(int64_t count, Fn&& fn) {
   fn(std::integral_constant<int, Most>{});
 }
 
-constexpr int kNarrowColumns = 4;
 constexpr int kNarrowRows = kTileRows > 4 ? 4 : 2;  // their sums, with the weights, fill the register file
 constexpr int kFirstRows = kTileRows > 4 ? 3 : 2;   // the same with a value that is kept
 template <int COLUMNS>

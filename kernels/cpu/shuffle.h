@@ -15,14 +15,20 @@ namespace dsv4::cpu {
 inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23); }
 inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31); }
 inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14); }
+inline vf even_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30); }
+inline vf odd_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31); }
 #elif defined(__AVX2__)
 inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
 inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 4, 12, 5, 13, 6, 14, 7, 15); }
 inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2, 5, 4, 7, 6); }
+inline vf even_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
+inline vf odd_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
 #else
 inline vf zip_lo(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 4, 1, 5); }
 inline vf zip_hi(vf a, vf b) { return DSV4_SHUFFLE(a, b, 2, 6, 3, 7); }
 inline vf swap_pairs(vf a) { return DSV4_SHUFFLE(a, a, 1, 0, 3, 2); }
+inline vf even_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 0, 2, 4, 6); }
+inline vf odd_lanes(vf a, vf b) { return DSV4_SHUFFLE(a, b, 1, 3, 5, 7); }
 #endif
 
 // W vectors become one: lane l of the result combines all lanes of v[l], each by the same pairwise tree.

@@ -116,13 +116,13 @@ inline vu bf16_bits(vf v) {
   return (is_nan & nan) | (~is_nan & round);
 }
 #ifdef __AVX512BF16__
-// The instruction takes subnormal numbers for zero: those lanes, which hardly ever occur, are rounded as integers.
-inline __m256i to_bf16(vf v) {
+// The instruction takes subnormal numbers for zero. Vectors with some, which hardly ever occur, are rounded as integers,
+// in a function of their own, or GCC would rather call all of to_bf16 than have its code in many places.
+__attribute__((noinline, cold)) inline vu bf16_bits_of_tiny(vf v) { return bf16_bits(v); }
+__attribute__((always_inline)) inline __m256i to_bf16(vf v) {
   const __m512 x = reinterpret_cast<__m512>(v);
-  const __m256i fast = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
-  const __mmask16 tiny = _mm512_fpclass_ps_mask(x, 0x20);
-  if (__builtin_expect(tiny == 0, 1)) return fast;
-  return _mm256_mask_mov_epi16(fast, tiny, _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(bf16_bits(v))));
+  if (__builtin_expect(_mm512_fpclass_ps_mask(x, 0x20) == 0, 1)) return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x));
+  return _mm512_maskz_cvtepi32_epi16(0xffff, reinterpret_cast<__m512i>(bf16_bits_of_tiny(v)));
 }
 inline void store(bf16* p, vf v) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(v)); }
 #else
