@@ -14,7 +14,7 @@ namespace dsv4::cpu {
 constexpr int kNarrowColumns = 4;  // or fewer are formed in one go, from rows as they are
 template <int COLUMNS>
 constexpr int64_t kPiece = COLUMNS <= kNarrowColumns ? 2048 : 1024;
-constexpr int64_t kWideRow = kPiece<kNarrowColumns + 1> + 16;  // widened rows lie a cache line more than a power of two apart
+constexpr int64_t kWideRow = kPiece<kNarrowColumns + 1> + 16;  // a cache line more than a power of two apart
 
 struct MhcRows {
   TensorView residual, source, fn, base, scale, norm_weight, y;  // source: the residual that comes from memory
