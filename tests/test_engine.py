@@ -41,8 +41,7 @@ def test_defaults_and_texts(folders):
     assert all_free(e)
     report = e.metrics()
     assert report["output_tokens"] == 19 and report["tpot_ms"] > 0 and report["ttft_ms"] > 0
-    missing = {name for name in report["reference_ops"]}
-    assert missing.isdisjoint(ops._dispatch.backend_ops("cpu"))
+    assert report["reference_ops"] == []
     e.reset_metrics()
     assert e.metrics()["output_tokens"] == 0
 

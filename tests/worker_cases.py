@@ -164,7 +164,7 @@ def test_the_trained_model(loop):
 
 
 def test_a_missing_kernel_raises_unless_asked(loop):
-    engine = Engine(checkpoint("all", loop.tmp), speculative=SpeculativeConfig(2), backend=loop.backend, missing="error")
+    engine = Engine(checkpoint("all", loop.tmp), speculative=SpeculativeConfig(2), backend=loop.backend)
     with pytest.raises(MissingKernel, match=loop.backend):
         engine.generate([[5, 6, 7]], SamplingParams(2))
     assert engine.metrics()["reference_ops"] == []

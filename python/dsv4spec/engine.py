@@ -54,8 +54,8 @@ class Engine:
         dtype: "auto" (float32 on the CPU, the checkpoint's on devices), "float32", "bfloat16" or a torch dtype.
         device: "auto", "cpu", "cuda" or "npu".
         backend: name for :func:`dsv4spec.use_backend`; None: the one in use, else the device's own.
-        missing: "error" or "reference": what an op without a kernel does. None means "reference" on the CPU and
-            "error" on devices. ``metrics()["reference_ops"]`` lists the ops that ran their reference.
+        missing: what an op without a kernel does: "error" raises, "reference" runs its reference;
+            ``metrics()["reference_ops"]`` lists the ops that did.
         page_size: tokens of a window page, a multiple of 4.
         max_running_requests: requests that share a forward; the others wait.
         max_total_tokens: tokens that all running requests together may hold; when it is too few, the youngest request
@@ -72,7 +72,7 @@ class Engine:
     """
 
     def __init__(self, directory, *, speculative: SpeculativeConfig | str | None = "auto", dtype="auto", device="auto",
-                 backend: str | None = None, missing: str | None = None, page_size: int = 64,
+                 backend: str | None = None, missing: str = "error", page_size: int = 64,
                  max_running_requests: int = 8, max_total_tokens: int | None = None, chunked_prefill_size: int = 512,
                  max_len: int | None = None, disable_cuda_graph: bool = False, cuda_graph_max_bs: int | None = None,
                  cuda_graph_bs: Sequence[int] | None = None, disable_cuda_graph_padding: bool = False, **out_of_scope):
@@ -87,7 +87,7 @@ class Engine:
                 raise ValueError(f"Engine: {name}: expected at least 1, got {value}")
         self.device = resolve_device(device)
         self.backend = backend if backend is not None else ops.current_backend()
-        self.missing = missing or ("reference" if self.device.type == "cpu" else "error")
+        self.missing = missing
         self._reference_ops: set[str] = set()
         with self._routed():
             wanted = None if speculative == "auto" else speculative is not None

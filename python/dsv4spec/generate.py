@@ -40,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_backend_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--backend", metavar="NAME", help="run every op on this backend (see: dsv4spec info)")
-    parser.add_argument("--missing", choices=("error", "reference"),
-                        help="an op without a kernel raises, or runs its reference (default: reference on the CPU)")
+    parser.add_argument("--missing", choices=("error", "reference"), default="error",
+                        help="an op without a kernel raises (error), or runs its reference, and is listed")
     parser.add_argument("--disable-cuda-graph", action="store_true", help="run every round op by op on a CUDA device")
     parser.add_argument("--cuda-graph-max-bs", type=positive, metavar="N", help="largest batch captured as CUDA graphs")
     parser.add_argument("--cuda-graph-bs", type=positive, nargs="+", metavar="N", help="batch sizes to capture")
