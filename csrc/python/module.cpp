@@ -11,6 +11,7 @@
 
 #include "../backends.h"
 #include "build_info.h"
+#include "fetch.h"
 #include "host_round.h"
 #include "tensors.h"
 
@@ -63,6 +64,7 @@ void call_op(const OpDesc& op, PyObject* values) {
   const uint64_t struct_size = op.args_size;
   std::memcpy(args, &struct_size, sizeof struct_size);
 
+  for (int i = 0; i < op.field_count; ++i) fetch_owner(PyTuple_GET_ITEM(values, i));
   BorrowedTensor tensors[kMaxFields];
   void* stream = nullptr;
   py::handle on_device;  // the first tensor that is not in the CPU's memory
@@ -98,6 +100,7 @@ void call_op(const OpDesc& op, PyObject* values) {
           stream = current_stream(value, op.name, f.name, t->device);
         }
         std::memcpy(member, &t, sizeof t);
+        if (!on_device) __builtin_prefetch(static_cast<const char*>(t->data) + t->byte_offset);
       }
     }
   }
@@ -145,7 +148,8 @@ PyObject* call_from_python(PyObject*, PyObject* values) {
   Py_RETURN_NONE;
 }
 
-// What every call of an op asks first; in Python it takes a third of a microsecond.
+// What every call of an op asks first; in Python it takes a third of a microsecond. What describes its tensors is fetched
+// meanwhile, and until call_op reads it Python has some 0.6 us to do.
 PyObject* only_types(PyObject*, PyObject* const* given, Py_ssize_t count) {
   if (count != 3 || !PySet_Check(given[0]) || !PyTuple_Check(given[1]) || !PyDict_Check(given[2])) {
     PyErr_SetString(PyExc_TypeError, "only_types: expected a set, a tuple and a dict");
@@ -153,6 +157,9 @@ PyObject* only_types(PyObject*, PyObject* const* given, Py_ssize_t count) {
   }
   PyTypeObject* last = nullptr;  // neighbours often are of one type
   auto known = [&](PyObject* value) {
+    fetch_description(value);
+    for (Py_ssize_t i = 0; PyTuple_CheckExact(value) && i < PyTuple_GET_SIZE(value); ++i)  // out=
+      fetch_description(PyTuple_GET_ITEM(value, i));
     if (Py_TYPE(value) == last) return 1;
     last = Py_TYPE(value);
     return PySet_Contains(given[0], reinterpret_cast<PyObject*>(last));

@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "fetch.h"
+
 namespace py = pybind11;
 
 namespace dsv4 {
@@ -92,6 +94,7 @@ void BorrowedTensor::borrow(py::handle object, const char* op, const char* argum
       refuse_export(op, argument, object, py::error_already_set());
     if (may_be_negated(storage_) && is_negated(object))
       refuse(op, argument, "a tensor without the negative bit (resolve_neg())", "one with it");
+    learn_description(object.ptr(), storage_);
     tensor_ = &storage_;
     return;
   }
