@@ -197,6 +197,7 @@ class Engine:
         return {**self._scheduler.metrics.report(), "reference_ops": sorted(self._reference_ops)}
 
     def reset_metrics(self) -> None:
+        """Counters and times of :meth:`metrics` start again at zero."""
         self._scheduler.metrics.reset()
         self._reference_ops.clear()
 

@@ -202,8 +202,13 @@ def fill_verify_positions_cmp_padding_one_device(positions, dst, ratio, live_seq
 def fill_verify_positions_cmp_padding_one(positions, dst, ratio, seq_lens_cpu, n_draft) -> None:
     """As :func:`fill_verify_positions_cmp_padding_one_device`, from *final* lengths: live + n_draft, 0 for padding.
 
-    ``seq_lens_cpu`` (``[B]`` int32 or int64) may be on the host; a length of 1..n_draft is a window that starts at an
-    empty request and counts as padding.
+    Args:
+        positions, dst, ratio, n_draft: as there.
+        seq_lens_cpu: ``[B]`` int32 or int64, on the host or not. A length of 1..n_draft is a window that starts at an empty
+            request and counts as padding.
+
+    Raises:
+        ValueError: as there.
     """
     live = torch.clamp(seq_lens_cpu.to(positions.device) - n_draft, min=0)
     fill_verify_positions_cmp_padding_one_device(positions, dst, ratio, live, n_draft)

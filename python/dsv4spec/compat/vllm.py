@@ -51,7 +51,18 @@ def mhc_pre(residual, fn, hc_scale, hc_base, rms_eps, hc_pre_eps, hc_sinkhorn_ep
 
 
 def mhc_post(x, residual, post_layer_mix, comb_res_mix):
-    """Close a sub-layer: x ``[..., d]``, residual ``[..., hc, d]``, post ``[..., hc, 1]``, comb ``[..., hc, hc]``."""
+    """Close a sub-layer (the op ``mhc_post``).
+
+    Args:
+        x: ``[..., d]``, the sub-layer's output. residual: ``[..., hc, d]``, in x's dtype.
+        post_layer_mix: ``[..., hc, 1]`` float32. comb_res_mix: ``[..., hc, hc]`` float32.
+
+    Returns:
+        streams ``[..., hc, d]`` in residual's dtype.
+
+    Raises:
+        ValueError: an argument outside the contract of ``mhc_post``.
+    """
     return hc_post(x, residual, post_layer_mix.squeeze(-1), comb_res_mix)
 
 
@@ -59,6 +70,10 @@ def mhc_fused_post_pre(x, residual, post_layer_mix, comb_res_mix, fn, hc_scale, 
                        hc_sinkhorn_eps, hc_post_mult_value, sinkhorn_repeat, n_splits=1, tile_n=1, norm_weight=None,
                        norm_eps=1e-6):
     """:func:`mhc_post` of one sub-layer and :func:`mhc_pre` of the next in one pass (the op ``mhc_post_pre``).
+
+    Args:
+        x, residual, post_layer_mix, comb_res_mix: as :func:`mhc_post`; the others as :func:`mhc_pre`, and ``tile_n``, like
+            ``n_splits``, is a hint without effect.
 
     Returns:
         (streams ``[..., hc, d]``, post ``[..., hc, 1]``, comb ``[..., hc, hc]``, layer input ``[..., d]``).

@@ -16,6 +16,9 @@ def linear(x, w, *, groups=1, norm_weight=None, eps=0.0, out=None):
         groups: G, at least 1. norm_weight: ``[G*K]`` float32 or bfloat16, or None. eps: of the norm.
         out: ``[T, G*N]``, float32 if x or w is, else bfloat16; or None to allocate.
 
+    Returns:
+        out.
+
     Raises:
         ValueError: an argument outside this contract.
     """
