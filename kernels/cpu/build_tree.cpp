@@ -167,7 +167,7 @@ int32_t check(const BuildTreeParams& p, const Launch& launch) {
 
 int32_t launch(const BuildTreeParams& p, const Launch& launch) {
   if (int32_t status = check(p, launch)) return status;
-  parallel(p.B, grain_for(p.n * (64 + p.n)), [&](int64_t begin, int64_t end) {
+  parallel(p.B, grain_for(p.n * (100 + p.n)), [&](int64_t begin, int64_t end) {
     if (is_small(p)) return build_small(p, begin, end);
     int64_t full_offset = 0;
     for (int64_t b = 0; b < end; ++b) {

@@ -124,7 +124,7 @@ void verify(const VerifyTreeGreedyParams& p, int64_t b) {
 }
 
 int32_t launch(const VerifyTreeGreedyParams& p, const Launch& launch) {
-  const int64_t grain = grain_for(p.n * 64);
+  const int64_t grain = grain_for(p.n * 104);
   std::atomic<int64_t> first{p.B};
   parallel(p.B, grain, [&](int64_t begin, int64_t end) {
     char text[192];
