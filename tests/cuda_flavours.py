@@ -21,7 +21,7 @@ def on_clusters(case: str) -> bool:
     """Does the case have one launch where the device has clusters, and another path where it has none?"""
     op, sizes = case.split()[:2]
     if op == "nextn_fuse_hidden":
-        return sizes == "1x4x1040"  # of more than one part of k
+        return sizes in ("1x4x1040", "2x2x1040", "16x4x144")
     return op in ("mhc_pre", "mhc_post_pre", "mhc_head", "move_accepted_kv", "swa_paged_attention")
 
 

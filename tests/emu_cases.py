@@ -71,7 +71,8 @@ for T, hc, d, dtype in ((1, 4, 136, BF16), (3, 2, 264, F32), (5, 1, 1032, BF16),
 for T, hc, d, dtype, kind in ((3, 4, 136, BF16, "bfloat16"), (1, 2, 8, F32, "float32"), (2, 1, 264, BF16, "fp8"),
                               (5, 4, 144, BF16, "int8"), (9, 4, 72, F32, "fp8_e8m0"), (2, 2, 1040, BF16, "bfloat16"),
                               (3, 2, 72, BF16, "float32"), (2, 4, 136, F32, "bfloat16"), (1, 4, 264, F32, "int8"),
-                              (1, 4, 1040, BF16, "int8")):
+                              (1, 4, 1040, BF16, "int8"), (16, 4, 144, BF16, "int8"), (9, 4, 1040, BF16, "bfloat16"),
+                              (33, 2, 136, BF16, "bfloat16")):
     add("nextn_fuse_hidden", f"{T}x{hc}x{d} {str(dtype)[6:]} {kind}",
         lambda T=T, hc=hc, d=d, dtype=dtype, kind=kind: fuse_inputs(T, hc, d, dtype, kind))
 
@@ -142,7 +143,8 @@ FEW = [f"{op} sample" for op in sorted(set(SAMPLES) - NO_KERNEL["cuda"])] + [
     "mhc_post_pre 2x4x520 bfloat16 strided", "mhc_post_pre 9x4x4104 bfloat16", "mhc_head 66x4x136 bfloat16",
     "mhc_head 9x4x4104 bfloat16", "nextn_fuse_hidden 1x4x1040 bfloat16 int8", "nextn_fuse_hidden 2x2x1040 bfloat16 bfloat16",
     "nextn_fuse_hidden 3x2x72 bfloat16 float32", "nextn_fuse_hidden 3x4x136 bfloat16 bfloat16",
-    "nextn_fuse_hidden 5x4x144 bfloat16 int8", "q_norm_rope 2x3x512 R64", "swa_store_kv 2x512 R64",
+    "nextn_fuse_hidden 5x4x144 bfloat16 int8", "nextn_fuse_hidden 16x4x144 bfloat16 int8",
+    "nextn_fuse_hidden 33x2x136 bfloat16 bfloat16", "q_norm_rope 2x3x512 R64", "swa_store_kv 2x512 R64",
     "swa_paged_attention 64x512", "swa_paged_attention 36x512, 8 rows", "swa_paged_attention 64x512 of many",
     "swa_paged_attention mixed 18x144 window 13",
     "swa_paged_attention tree torch.bfloat16", "move_accepted_kv 3x64x16 100", "move_accepted_kv 82000 rows",

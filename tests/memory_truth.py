@@ -4,6 +4,7 @@ counts it, against the bytes that they have to move: every byte once, but for wh
 a script (DSV4SPEC_EMU_FLAVOUR=shadow) it prints one JSON object a line of FIGURES."""
 from __future__ import annotations
 
+import functools
 import json
 
 import torch
@@ -129,22 +130,31 @@ for M in (4, 16, 256):  # of 1 request, of 4 and of 64 with 4 rows each
     CASES[f"move_accepted_kv {M} rows"] = lambda M=M: move_accepted_kv(M)
 
 
-def fuse(T, weight, scale, size):
+KINDS = {"": (torch.bfloat16, None), " e4m3": (torch.float8_e4m3fn, (D_MODEL // 128,) * 2),
+         " int8": (torch.int8, (D_MODEL,))}  # and the shape of the scales
+
+
+@functools.cache
+def projections(kind):
+    """Weights and scales of two projections, and their bytes."""
+    dtype, scales = KINDS[kind]
+    weight = aligned((f32(D_MODEL, D_MODEL) * 40).to(dtype))
+    scale = scales and aligned(torch.full(scales, 120, dtype=torch.uint8) if len(scales) == 2 else f32(*scales))
+    both, scaled = [weight, aligned(weight)], [] if scale is None else [scale, aligned(scale)]
+    return both, dict(zip(("e_proj_scale", "h_proj_scale"), scaled)), sum(t.nbytes for t in both + scaled)
+
+
+def fuse(T, kind):  # every byte once
     embeds, hidden, norms = random(T, D_MODEL), random(T, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
-    scales = {} if scale is None else dict(e_proj_scale=scale, h_proj_scale=scale.clone())
-    rows, out = 2 * D_MODEL * T * (1 + HC), 2 * D_MODEL * T * HC
-    needed = 2 * size * D_MODEL ** 2 + (0 if scale is None else 8 * D_MODEL) + rows + 4 * D_MODEL + out
-    if T * HC > 8:  # every 128 channels have the rows and their norms again, and 4 parts of the sums, from the L2
-        needed += D_MODEL // 128 * rows + (D_MODEL // 128 - 1) * 4 * D_MODEL + 2 * 4 * 2 * out
+    weights, scales, needed = projections(kind)
+    needed += 2 * D_MODEL * T * (1 + HC) + 4 * D_MODEL + 2 * D_MODEL * T * HC
     return (needed, lambda: ops.nextn_fuse_hidden(
-        embeds, hidden, *norms, weight, weight.clone(), eps=1e-6, **scales, out=random(T, HC, D_MODEL)))
+        embeds, hidden, *norms, *weights, eps=1e-6, **scales, out=random(T, HC, D_MODEL)))
 
 
-for T in (1, 2, 4, 16):
-    CASES[f"nextn_fuse_hidden T={T}"] = lambda T=T: fuse(T, random(D_MODEL, D_MODEL), None, 2)
-for T in (1, 16):
-    CASES[f"nextn_fuse_hidden T={T} int8"] = lambda T=T: fuse(
-        T, aligned((f32(D_MODEL, D_MODEL) * 40).to(torch.int8)), f32(D_MODEL), 1)
+for kind in KINDS:
+    for T in (1, 2, 4, 8, 16):
+        CASES[f"nextn_fuse_hidden T={T}{kind}"] = lambda T=T, kind=kind: fuse(T, kind)
 
 
 def figures(emulator: Emulator, name: str) -> dict:

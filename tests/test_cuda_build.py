@@ -33,6 +33,7 @@ LOAD, STORE = r"LDG\.E\S*\.128|LDGSTS\.E\S*\.128", r"STG\.E\S*\.128"
 CLUSTER, MULTICAST = r"UCGABAR_WAIT", r"UBLKCP\.S\.G\.MULTICAST"
 CODE = {
     r"fuse_mma_kernel<": (HMMA, LDGSTS),
+    r"fuse_cluster_kernel<": (HMMA, LDGSTS, CLUSTER, MULTICAST),
     r"fuse_rms_kernel<__nv_bfloat16>": (LOAD,),
     r"swa_paged_attention_bf16_kernel<": (HMMA, LDGSTS, LDSM, STORE),
     r"mhc_cluster<": (HMMA, LOAD, STORE, CLUSTER),
@@ -46,6 +47,7 @@ CODE = {
 }
 # What sm_90 and newer have besides.
 CLUSTERED = {r"swa_paged_attention_bf16_kernel<": (CLUSTER, MULTICAST)}
+TRAPS = {r"mhc_cluster<", r"fuse_cluster_kernel<"}  # below, they only trap
 # The exact paths of fp32, and moves of rows that do not lie on 16 bytes.
 UNTUNED = r"\w+<float|mhc_project_f32<|fuse_exact_kernel<|swa_paged_attention_f32_kernel|" \
           r"move_kernel<(uint2|unsigned)"
@@ -139,8 +141,8 @@ def test_each_hot_kernel_contains_what_it_is_built_on(pattern):
         pytest.skip("gate: c++filt (binutils) is not installed: kernels have no readable names")
     for arch in SUMMARY[4].split(","):
         clusters = int(re.search(r"\d+", arch)[0]) >= 90
-        if pattern == "mhc_cluster<" and not clusters:
-            continue  # there it only traps
+        if pattern in TRAPS and not clusters:
+            continue
         rows = [row for row in info.kernels() if row["arch"] == arch and re.match(pattern, name_of(row))]
         assert rows, f"{pattern}: no such kernel for {arch}"
         wanted = CODE[pattern] + (CLUSTERED.get(pattern, ()) if clusters else ())

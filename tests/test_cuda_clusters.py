@@ -105,17 +105,49 @@ def test_what_does_not_fit_takes_two_launches(emu):
         assert sum(launches.values()) == 2 and "mhc_cluster" not in launches
 
 
-@pytest.mark.parametrize("T, hc, d, kind", [(2, 4, 2064, "int8"), (1, 4, 1032, "bfloat16"), (5, 1, 1040, "fp8")])
-def test_fusing_few_tokens_in_one_launch(emu, T, hc, d, kind):
+# Parts of k 1 to 3, columns 1 to 8; few rows and many; a last column without channels; the most rows of each hc.
+FUSED = [(2, 4, 2064, "int8", 6), (1, 4, 1032, "bfloat16", 2), (5, 1, 1040, "fp8", 4), (16, 4, 144, "int8", 1),
+         (16, 4, 1168, "fp8", 16), (16, 4, 136, "bfloat16", 2), (8, 4, 272, "fp8", 4), (24, 2, 336, "int8", 2),
+         (40, 1, 264, "bfloat16", 4), (11, 4, 1104, "int8", 16), (9, 4, 1040, "bfloat16", 8)]
+
+
+@pytest.mark.parametrize("T, hc, d, kind, blocks", FUSED)
+def test_fusing_few_tokens_in_one_launch(emu, T, hc, d, kind, blocks):
     """Parts of k meet in the cluster, in the order in which the last block adds them elsewhere, and in a large batch."""
     args, kwargs = fuse_inputs(T, hc, d, torch.bfloat16, kind)
     one, launches = run(emu, "nextn_fuse_hidden", args, kwargs)
-    assert launches == {"fuse_mma_kernel": 1}
-    (two,), _ = run(emu, "nextn_fuse_hidden", args, kwargs, capability=80)
-    many = [torch.cat([a] * 9) for a in args[:2]]
+    assert launches == {"fuse_cluster_kernel": 1}
+    (counters,) = emu.counters().values()
+    assert counters["cluster"] == blocks
+    (two,), launches = run(emu, "nextn_fuse_hidden", args, kwargs, capability=80)
+    assert "fuse_mma_kernel" in launches
+    many = [torch.cat([a] * (-(-65 // (T * hc)) + 1)) for a in args[:2]]
     (wide,), launches = run(emu, "nextn_fuse_hidden", (*many, *args[2:]), kwargs)
     assert launches == {"fuse_rms_kernel": 1, "fuse_mma_kernel": 1}
     assert torch.equal(bits(one[0]), bits(two)) and torch.equal(bits(one[0]), bits(wide[:T]))
+
+
+def test_fusing_on_smaller_clusters(emu):
+    """Where the device has none of 16 blocks fewer columns share the rows; each reads them, for the same bits."""
+    args, kwargs = fuse_inputs(7, 4, 1040, torch.bfloat16, "int8")
+    one, _ = run(emu, "nextn_fuse_hidden", args, kwargs)
+    two, launches = run(emu, "nextn_fuse_hidden", args, kwargs, cluster=8)
+    assert launches == {"fuse_cluster_kernel": 1} and torch.equal(bits(one[0]), bits(two[0]))
+    assert {c["cluster"] for c in emu.counters().values()} == {8}
+
+
+@pytest.mark.parametrize("T, hc, d, change", [(17, 4, 144, None), (25, 2, 144, None), (41, 1, 144, None),
+                                              (2, 4, 144, 0), (2, 4, 144, 1), (2, 4, 144, 2), (2, 4, 144, 3)])
+def test_what_clusters_do_not_fuse(emu, T, hc, d, change):
+    """More rows, and rows or norm weights that do not lie on 16 bytes."""
+    args, kwargs = fuse_inputs(T, hc, d, torch.bfloat16, "int8")
+    one, _ = run(emu, "nextn_fuse_hidden", args, kwargs)
+    if change is not None:
+        of = args[change]
+        odd = torch.empty(of.numel() + 1, dtype=of.dtype)[1:].view(of.shape).copy_(of)
+        args = (*args[:change], odd, *args[change + 1:])
+    two, launches = run(emu, "nextn_fuse_hidden", args, kwargs)
+    assert "fuse_cluster_kernel" not in launches and torch.equal(bits(one[0]), bits(two[0]))
 
 
 def test_rows_are_moved_by_clusters(emu):

@@ -6,9 +6,9 @@
 // and rounded, to one of two buffers while the stage before is multiplied. Weights are the M side of the
 // products (a warp's 16 channels), rows the N side, so one token of four streams fills half a tile instead of
 // a quarter. The sum over e_proj of a token becomes the start of the sums of its streams by shuffles. The
-// parts of k are added in their order (fuse_parts.cuh): by the last block of an output tile to come there, by the one
-// that does all of them, or by the blocks of a cluster. Parts depend on d alone, and every output is summed alike in
-// every tile shape: bits do not depend on the batch.
+// parts of k are added in their order (fuse_parts.cuh): by the last block of an output tile to come there, or by the
+// one that does all of them. Parts depend on d alone, and every output is summed alike in every tile shape: bits do
+// not depend on the batch.
 #pragma once
 #include "fuse_parts.cuh"
 #include "fuse_tile.cuh"
@@ -28,7 +28,7 @@ struct FuseShape {
   static constexpr int kRowVectors = kDepth / 8;
   static constexpr int kRowsAtOnce = kFuseThreads / kRowVectors;
   static constexpr int kVectors = (kRows + kRowsAtOnce - 1) / kRowsAtOnce;  // a thread's, of a stage of rows
-  static constexpr int kSmem = kStages * kStageBytes + 2 * kRows * kRowBytes + 2 * kRows * 4 * (NJ == 1 ? 2 : 1);
+  static constexpr int kSmem = kStages * kStageBytes + 2 * kRows * kRowBytes + 2 * kRows * 4;
   static constexpr int kSums = kRows * kFuseChannels * 4;  // more, for a block that does all parts
 };
 
@@ -62,15 +62,7 @@ struct RowsInFlight {
 #pragma unroll
     for (int i = 0; i < 8; ++i) norm[i] = 0;
     if (at < v.d) load_norm(norm, s, at);
-    if (S::kSize == 2) return;
-    if (S::kType == kI8) {
-      const float* scales = static_cast<const float*>(s.scale);
-      scale[0] = channel < v.d ? scales[channel] : 0.f;
-      scale[1] = channel + 8 < v.d ? scales[channel + 8] : 0.f;
-    } else {
-      const int64_t block = channel / 128 * s.scale_n + k / 128;
-      scale[0] = scale[1] = e8m0(static_cast<const uint8_t*>(s.scale)[block]);
-    }
+    if (S::kSize == 1) fuse_scales<S::kType>(scale, v, side, channel, k);
   }
 
   // Up to `fill`, rows that do not exist are zero.
@@ -96,8 +88,7 @@ struct RowsInFlight {
 
 // Grid: (chunks of kRows / hc tokens, tiles of channels, parts of k), a part with room for `row_room` rows. With
 // `parts` > 0 a block does so many, one after the other, their sum in shared memory: many rows fill the device without
-// the split. Few rows (NJ 1) of a device with clusters: a cluster of the parts along x, and no others. All add the same
-// numbers in the same order.
+// the split. All add the same numbers in the same order.
 template <Dtype kWeight, int NJ>
 __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     fuse_mma_kernel(FuseView v, int parts, int row_room) {
@@ -105,17 +96,15 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
   DYN_SMEM(unsigned char, stages);
   unsigned char* buffers = stages + S::kStages * kStageBytes;
   float* inverse_rms = reinterpret_cast<float*>(buffers + 2 * S::kRows * S::kRowBytes);  // [2][kRows]
-  float* squares = inverse_rms + 2 * S::kRows;  // the same, in a cluster: of this block's part
 
-  const bool cluster = NJ == 1 && cluster_size() > 1;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int64_t t0 = cluster ? 0 : static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
+  const int64_t t0 = static_cast<int64_t>(blockIdx.x) * (S::kRows >> v.hc_log2);
   const int64_t left = v.T - t0;
   const int tokens = left < S::kRows >> v.hc_log2 ? static_cast<int>(left) : S::kRows >> v.hc_log2;
   const int channel0 = blockIdx.y * kFuseChannels;
   const int channel = channel0 + warp * 16 + lane / 4;  // and channel + 8
   const bool busy = channel0 + warp * 16 < v.d;
-  int k0 = (cluster ? cluster_rank() : blockIdx.z) * v.depth;
+  int k0 = blockIdx.z * v.depth;
   auto steps_of = [&](int k) { return ((k + v.depth < v.d ? v.depth : v.d - k) + S::kDepth - 1) / S::kDepth; };
   int steps = steps_of(k0);  // of one side of the part
 
@@ -147,9 +136,7 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     }
   };
   first_weights();
-  if (cluster) {  // while the first weights are under way
-    cluster_inverse_rms<S::kRows>(inverse_rms, squares, v, tokens, k0);
-  } else if (NJ == 1) {  // few rows: every block norms them itself
+  if (NJ == 1) {  // few rows: every block norms them itself
     for (int r = warp; r < tokens + rows_of(1); r += kFuseThreads / kWarp) {
       const int side = r >= tokens, row = side ? r - tokens : r;
       const float q = fuse_inverse_rms<bf16>(v, side, first_row(side) + row);
@@ -195,33 +182,15 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
         }
         const unsigned char* weights = stages + step % S::kStages * kStageBytes + warp * 16 * kStageRowBytes;
         mma_stage<kWeight>(acc, weights, buffer_of(step), tiles);
-        if (S::kSize == 1) {
-#pragma unroll
-          for (int j = 0; j < NJ; ++j) {
-            if (j >= tiles) break;
-#pragma unroll
-            for (int c = 0; c < 4; ++c) sums[j][c] = fmaf(acc[j][c], scale[c / 2], sums[j][c]), acc[j][c] = 0;
-          }
-        }
+        if (S::kSize == 1) scale_sums(sums, acc, scale, tiles);
       }
       if (more)
         next.store(buffer_of(step + 1), inverse_rms + next_side * S::kRows, rows_of(next_side),
                    fill_of(next_side));
     }
-    if (cluster) {
-      __syncthreads();  // nobody reads the last stages any more
-      in_memory = reinterpret_cast<float*>(stages);
-    }
-    if (busy) {
-      float* to = (parts ? in_block : in_memory + (cluster ? 0 : blockIdx.z * part_size)) + warp * 16 + lane / 4;
-#pragma unroll
-      for (int j = 0; j < NJ; ++j)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int row = 8 * j + lane % 4 * 2 + c % 2, at = row * kFuseChannels + c / 2 * 8;
-          if (row < rows) to[at] = part ? to[at] + total[j][c] : total[j][c];
-        }
-    }
+    if (busy)
+      store_sums((parts ? in_block : in_memory + blockIdx.z * part_size) + warp * 16, total, rows, kFuseChannels,
+                 part > 0);
     if (++part >= parts) break;
     __syncthreads();  // nobody reads the last stages any more
     k0 += v.depth, steps = steps_of(k0);
@@ -232,7 +201,6 @@ __global__ void __launch_bounds__(kFuseThreads, NJ == 1 ? 2 : 1)
     __syncthreads();
     return write_sums(v, in_block, 1, 0, first_row(1), rows, channel0);
   }
-  if (cluster) return write_sums_of_cluster(v, in_memory, rows, channel0);
   if (!is_last_block(v.tickets + column, gridDim.z, reinterpret_cast<int*>(inverse_rms))) return;
   if (threadIdx.x == 0) v.tickets[column] = 0;
   write_sums(v, in_memory, gridDim.z, part_size, first_row(1), rows, channel0);

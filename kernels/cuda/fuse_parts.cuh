@@ -38,37 +38,36 @@ DSV4_DEVICE void write_sums(const FuseView& v, const float* parts, int part_coun
   }
 }
 
-// The same of up to eight rows from the first, whose parts stand at `mine` [row][channel] in the blocks of the cluster.
-// Each writes every so manieth sector.
-DSV4_DEVICE void write_sums_of_cluster(const FuseView& v, const float* mine, int rows, int channel0) {
-  const unsigned parts = cluster_size();
-  cluster_sync();
-  const int i = (threadIdx.x / 4 * parts + cluster_rank()) * 4 + threadIdx.x % 4, channel = channel0 + i % kFours * 4;
-  if (i < rows * kFours && channel < v.d) {
-    const float4* from = reinterpret_cast<const float4*>(mine) + i;
-    float4 sum = cluster_load(from, 0);
-    for (unsigned p = 1; p < parts; ++p) add(sum, cluster_load(from, p));
-    write_four(v, sum, i / kFours, channel);
-  }
-  cluster_sync();  // others may still read what this block has
+// A lane's sums, channels lane / 4 and 8 behind of a warp's 16, to [row][channel] of that pitch; or adds them there.
+template <int NJ>
+DSV4_DEVICE void store_sums(float* to, const float (&sums)[NJ][4], int rows, int pitch, bool add_them) {
+  const int lane = threadIdx.x % kWarp;
+  to += lane / 4;
+#pragma unroll
+  for (int j = 0; j < NJ; ++j)
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int row = 8 * j + lane % 4 * 2 + c % 2, at = row * pitch + c / 2 * 8;
+      if (row < rows) to[at] = add_them ? to[at] + sums[j][c] : sums[j][c];
+    }
 }
 
-// 1/rms of the first `tokens` tokens' rows, [side][kRows]: every block of the cluster adds the squares of its own part
-// of k, from k0.
-template <int kRows>
-DSV4_DEVICE void cluster_inverse_rms(float* inverse_rms, float* squares, const FuseView& v, int tokens, int k0) {
-  const int all = tokens + (tokens << v.hc_log2);
-  const auto place = [&](int r) { return r < tokens ? r : kRows + r - tokens; };
-  for (int r = threadIdx.x / kWarp; r < all; r += kFuseThreads / kWarp) {
-    const float sum = fuse_squares<bf16>(v, r >= tokens, r < tokens ? r : r - tokens, k0);
-    if (threadIdx.x % kWarp == 0) squares[place(r)] = sum;
-  }
+// Adds the parts of the outputs of all rows, which stand at `mine` [row][channel] in `parts` blocks of the cluster that
+// follow one another, and writes them: each block every so manieth sector.
+template <int kThreads, int kChannels, int kPitch>
+DSV4_DEVICE void write_sums_of_cluster(const FuseView& v, const float* mine, int rows, int channel0, int parts) {
+  constexpr int kSectors = kChannels / 16;  // of a row
+  const int first = cluster_rank() / parts * parts, part = cluster_rank() - first;
   cluster_sync();
-  if (static_cast<int>(threadIdx.x) < all) {
-    float sum = 0;
-    for (unsigned p = 0; p < cluster_size(); ++p) sum += cluster_load(squares + place(threadIdx.x), p);
-    inverse_rms[place(threadIdx.x)] = fuse_inverse_rms(v, sum);
+  for (int i = threadIdx.x / 4 * parts + part; i < rows * kSectors; i += kThreads / 4 * parts) {
+    const int row = i / kSectors, at = i % kSectors * 16 + threadIdx.x % 4 * 4;
+    if (channel0 + at >= v.d) continue;
+    const float4* from = reinterpret_cast<const float4*>(mine + row * kPitch + at);
+    float4 sum = cluster_load(from, first);
+    for (int p = 1; p < parts; ++p) add(sum, cluster_load(from, first + p));
+    write_four(v, sum, row, channel0 + at);
   }
+  cluster_sync();  // others may still read what this block has
 }
 
 }  // namespace dsv4::cuda

@@ -47,21 +47,51 @@ DSV4_DEVICE void widen4(uint32_t (&pair)[2], uint32_t bytes) {
 }
 
 // acc += the two k steps a[0], a[1] times the vectors of rows at `column`; `rows` is this lane's row of the
-// first tile. Tiles go by four, so that their loads overlap; `tiles` of them hold rows.
-template <int NJ, int kRowBytes>
+// first tile. Tiles go by four, so that their loads overlap; `tiles` of them hold rows. Past these the last four read
+// rows too, unless kExact.
+template <int NJ, int kRowBytes, bool kExact>
 DSV4_DEVICE void mma_group(float (&acc)[NJ][4], const uint32_t (&a)[2][4], const unsigned char* rows,
                            int tiles) {
   constexpr int kBatch = NJ < 4 ? NJ : 4;
 #pragma unroll
   for (int j0 = 0; j0 < NJ; j0 += kBatch) {
     if (j0 >= tiles) break;
+    const auto have = [&](int j) { return !kExact || j0 + j < tiles; };
     uint4 b[kBatch];
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) b[j] = *reinterpret_cast<const uint4*>(rows + (j0 + j) * 8 * kRowBytes);
+    for (int j = 0; j < kBatch; ++j)
+      if (have(j)) b[j] = *reinterpret_cast<const uint4*>(rows + (j0 + j) * 8 * kRowBytes);
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) mma_bf16(acc[j0 + j], a[0], {b[j].x, b[j].y});
+    for (int j = 0; j < kBatch; ++j)
+      if (have(j)) mma_bf16(acc[j0 + j], a[0], {b[j].x, b[j].y});
 #pragma unroll
-    for (int j = 0; j < kBatch; ++j) mma_bf16(acc[j0 + j], a[1], {b[j].z, b[j].w});
+    for (int j = 0; j < kBatch; ++j)
+      if (have(j)) mma_bf16(acc[j0 + j], a[1], {b[j].z, b[j].w});
+  }
+}
+
+// acc += what the vectors of a half of a stage give: channel g of the warp's 16, then channel g + 8, with g = lane / 4.
+// `rows` is this lane's row g of the stage.
+template <Dtype kWeight, int NJ, int kRowBytes, bool kExact>
+DSV4_DEVICE void mma_vectors(float (&acc)[NJ][4], uint4 low, uint4 high, const unsigned char* rows, int half,
+                             int tiles) {
+  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
+  if (kWeight == kBF16) {
+    const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
+    mma_group<NJ, kRowBytes, kExact>(acc, a, rows + turned(half * 4 + t, g) * 16, tiles);
+  } else {
+#pragma unroll
+    for (int quarter = 0; quarter < 2; ++quarter) {
+      const uint32_t words[2][2] = {{quarter ? low.z : low.x, quarter ? high.z : high.x},
+                                    {quarter ? low.w : low.y, quarter ? high.w : high.y}};
+      uint32_t a[2][4], l[2], h[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        widen4<kWeight>(l, words[i][0]), widen4<kWeight>(h, words[i][1]);
+        a[i][0] = l[0], a[i][1] = h[0], a[i][2] = l[1], a[i][3] = h[1];
+      }
+      mma_group<NJ, kRowBytes, kExact>(acc, a, rows + turned(half * 8 + 2 * t + quarter, g) * 16, tiles);
+    }
   }
 }
 
@@ -71,29 +101,23 @@ DSV4_DEVICE void mma_stage(float (&acc)[NJ][4], const unsigned char* weights, co
                            int tiles) {
   constexpr int kRowBytes = kWeight == kBF16 ? kStageRowBytes : 2 * kStageRowBytes;
   const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  weights += g * kStageRowBytes, rows += g * kRowBytes;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const unsigned char* at = weights + turned(half * 4 + t, g) * 16;
-    const uint4 low = *reinterpret_cast<const uint4*>(at);  // channel g of the warp's 16, then channel g + 8
+    const unsigned char* at = weights + g * kStageRowBytes + turned(half * 4 + t, g) * 16;
+    const uint4 low = *reinterpret_cast<const uint4*>(at);
     const uint4 high = *reinterpret_cast<const uint4*>(at + 8 * kStageRowBytes);
-    if (kWeight == kBF16) {
-      const uint32_t a[2][4] = {{low.x, high.x, low.y, high.y}, {low.z, high.z, low.w, high.w}};
-      mma_group<NJ, kRowBytes>(acc, a, rows + turned(half * 4 + t, g) * 16, tiles);
-    } else {
+    mma_vectors<kWeight, NJ, kRowBytes, false>(acc, low, high, rows + g * kRowBytes, half, tiles);
+  }
+}
+
+// sums += the acc of one stage of weights of a byte, scaled; acc is zero again.
+template <int NJ>
+DSV4_DEVICE void scale_sums(float (&sums)[NJ][4], float (&acc)[NJ][4], const float (&scale)[2], int tiles) {
 #pragma unroll
-      for (int quarter = 0; quarter < 2; ++quarter) {
-        const uint32_t words[2][2] = {{quarter ? low.z : low.x, quarter ? high.z : high.x},
-                                      {quarter ? low.w : low.y, quarter ? high.w : high.y}};
-        uint32_t a[2][4], l[2], h[2];
+  for (int j = 0; j < NJ; ++j) {
+    if (j >= tiles) break;
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          widen4<kWeight>(l, words[i][0]), widen4<kWeight>(h, words[i][1]);
-          a[i][0] = l[0], a[i][1] = h[0], a[i][2] = l[1], a[i][3] = h[1];
-        }
-        mma_group<NJ, kRowBytes>(acc, a, rows + turned(half * 8 + 2 * t + quarter, g) * 16, tiles);
-      }
-    }
+    for (int c = 0; c < 4; ++c) sums[j][c] = fmaf(acc[j][c], scale[c / 2], sums[j][c]), acc[j][c] = 0;
   }
 }
 

@@ -38,18 +38,15 @@ DSV4_DEVICE const X* fuse_row(const FuseView& v, int side, int64_t row) {
   return static_cast<const X*>(s.x) + (row >> log2) * s.x_t + (row & ((1 << log2) - 1)) * v.d;
 }
 
-// The sum of squares of one part of a row by one warp, in every lane. Every kernel takes a row's from these sums, in the
-// order of the parts, so that bits do not depend on which one did.
+// The sum of squares of one part of a row by one warp, in every lane. Every kernel takes a row's from these sums, in
+// the order of the parts, so that bits do not depend on which one did.
 template <class X>
-DSV4_DEVICE float fuse_squares(const FuseView& v, int side, int64_t row, int k0) {
-  const X* x = fuse_row<X>(v, side, row);
-  const bool vector = v.side[side].x_vector;
-  const int end = min(v.d, k0 + v.depth);
+DSV4_DEVICE float fuse_squares(const X* part, int length, bool vector) {
   float sum = 0;
 #pragma unroll 4
-  for (int k = k0 + threadIdx.x % kWarp * 8; k < end; k += kWarp * 8) {
+  for (int k = threadIdx.x % kWarp * 8; k < length; k += kWarp * 8) {
     float value[8];
-    load8_any(value, x + k, vector);
+    load8_any(value, part + k, vector);
 #pragma unroll
     for (int i = 0; i < 8; ++i) sum = fmaf(value[i], value[i], sum);
   }
@@ -61,7 +58,8 @@ DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, float squares) {
 template <class X>
 DSV4_DEVICE float fuse_inverse_rms(const FuseView& v, int side, int64_t row) {
   float sum = 0;
-  for (int k = 0; k < v.d; k += v.depth) sum += fuse_squares<X>(v, side, row, k);
+  for (int k = 0; k < v.d; k += v.depth)
+    sum += fuse_squares(fuse_row<X>(v, side, row) + k, min(v.depth, v.d - k), v.side[side].x_vector);
   return fuse_inverse_rms(v, sum);
 }
 
@@ -82,6 +80,20 @@ DSV4_DEVICE float e4m3(uint32_t byte) {
   const float magnitude = __uint_as_float((byte & 0x7f) << 20) * 0x1p120f;
   const uint32_t sign = (byte & 0x80) << 24;
   return __uint_as_float((byte & 0x7f) == 0x7f ? 0x7fc00000u : __float_as_uint(magnitude) | sign);
+}
+
+// What the sums of a stage of weights of a byte are multiplied by: channel's, and channel + 8's.
+template <Dtype kWeight>
+DSV4_DEVICE void fuse_scales(float (&scale)[2], const FuseView& v, int side, int channel, int k) {
+  const FuseSide& s = v.side[side];
+  if (kWeight == kI8) {
+    const float* scales = static_cast<const float*>(s.scale);
+    scale[0] = channel < v.d ? scales[channel] : 0.f;
+    scale[1] = channel + 8 < v.d ? scales[channel + 8] : 0.f;
+  } else {
+    const int64_t block = channel < v.d ? channel / 128 * s.scale_n + k / 128 : 0;
+    scale[0] = scale[1] = e8m0(static_cast<const uint8_t*>(s.scale)[block]);
+  }
 }
 
 // The inverse rms of every row, a warp each, for kernels whose blocks would otherwise all do so; zeroes the

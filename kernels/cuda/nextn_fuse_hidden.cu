@@ -8,18 +8,27 @@
 //          1    67.1 | 33.6 MB         0.07 MB          0.17 G   14.0 |  7.0 us   bound by the weights
 //         16    67.1 | 33.6 MB         1.2 MB           2.7 G    14.2 |  7.2 us   bound by the weights
 //         64    67.1 | 33.6 MB         4.7 MB          10.7 G    15.0 | 10.9 us   e4m3: bound by the products
-// Besides, from 9 to 256 stream rows the parts of k go through L2: 4 x 64 KB a token, written and read.
-// Launches: up to 8 stream rows one kernel, in which the parts of k are the blocks of a cluster: each makes its part of
-// the norms, and both these and the sums go through the cluster's shared memory. Where devices have no clusters, a
-// memset and a kernel whose blocks make the norms whole, each for itself. Beyond 8 rows, a kernel that makes one float
-// a row, then one for the products. Past 256 rows its blocks do all parts of k, and the weights come from L2 for every
-// 128 rows.
-// Shared memory: up to 8 rows six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages
-// and 32 or 64 KB of rows, one block an SM. 80 or 64 KB of weights are under way in every block.
+// Asked of the L2 in all, against every byte once (bf16 | weights of a byte; tests/test_cuda_memory_truth.py):
+//          T    1: 1.03 | 1.06    2: 1.05 | 1.05    4: 1.04 | 1.04    8: 1.04 | 1.07    16: 1.07 | 1.10
+// Launches: on clusters one (fuse_cluster.cuh), of up to 64 stream rows (16 tokens of 4; of 2 streams 24, of 1 40).
+// Blocks of a cluster are the parts of k of neighbouring tiles of channels: they share the rows, which are then read
+// once a cluster (Flash: 4 parts x 1 to 4 tiles, 6 to 32 clusters; Pro: 7 x 1 or 2), and make the norms and the sums of
+// the parts in their shared memory. The rest is read once. Of more than 32 rows with weights of a byte, tiles have 176
+// channels: six clusters read the rows, not eight, which would be 1.15 of every byte once; 36 multiprocessors of 132
+// then have no block, and the others' shared memory binds, 2.1 MB a block or about 9 us.
+// Where devices have no clusters, and for more rows: up to 8 stream rows a memset and a kernel whose blocks make the
+// norms whole, each for itself; beyond, a kernel that makes one float a row, then one for the products. Every 128
+// channels have the rows again there, and up to 256 stream rows the parts of k go through L2: 4 x 64 KB a token,
+// written and read. Past 256 rows blocks do all parts of k, and the weights come from L2 for every 128 rows. The same
+// holds for rows and norm weights that do not lie on 16 bytes, which bulk copies do not take, and for d past 8192.
+// Shared memory: on clusters 12 stages of 8 KB and 80 KB of rows, or 7 (five of 11 KB) and 160 KB; else up to 8 rows
+// six stages of 16 KB and 2 or 4 KB of rows, so two blocks an SM; else five stages and 32 or 64 KB of rows, one block
+// an SM. 45 to 88 KB of weights are under way in every block.
 // fp32 rows or weights, and weights that do not lie on 16 bytes, take the exact path: a kernel that makes one
-// float a row, and one for the products. The path depends on the weights and the dtype only, so a row's bits
-// do not depend on its batch.
+// float a row, and one for the products. Between these and tensor cores the choice goes by the weights and the dtype
+// only, and all paths on tensor cores give the same bits, so a row's bits do not depend on its batch.
 #include "cluster.cuh"
+#include "fuse_cluster.cuh"
 #include "fuse_exact.cuh"
 #include "fuse_mma.cuh"
 
@@ -27,7 +36,8 @@ namespace dsv4::cuda {
 namespace {
 
 using Params = NextnFuseHiddenParams;
-constexpr int kNarrowRows = 8, kWideRows = 128;
+constexpr int kFewTiles = 4, kManyTiles = 8;         // of eight rows: on clusters
+constexpr int kNarrowRows = 8, kWideRows = 128;      // and without
 constexpr int kSplitRows = 256;   // up to here blocks share the parts of k; each chunk then has scratch
 
 int64_t element_size(Dtype dtype) { return dtype == kF32 ? 4 : dtype == kBF16 ? 2 : 1; }
@@ -112,23 +122,57 @@ cudaError_t launch_products(const FuseView& v, const Plan& plan, cudaStream_t st
                 in_block, static_cast<int>(plan.row_room));
 }
 
+// All in one launch, on clusters; false if the device has none. As many columns share the rows as keep what clusters
+// read of them again below a 16th of the weights.
+template <Dtype kWeight, int NJ>
+bool run_on_clusters(const FuseView& v, const Plan& plan, cudaStream_t stream, cudaError_t& error) {
+  using S = FuseCluster<kWeight, NJ>;
+  static KnownClusters known;
+  const auto kernel = &fuse_cluster_kernel<kWeight, NJ>;
+  const unsigned parts = static_cast<unsigned>(plan.parts), tiles = static_cast<unsigned>(ceil_div(v.d, S::kChannels));
+  unsigned columns = 1;
+  while (2 * columns * parts <= kFuseBlocks && columns < tiles &&
+         16 * (v.T + plan.rows) * tiles > static_cast<int64_t>(v.d) * S::kSize * columns)
+    columns *= 2;
+  unsigned chosen = 0;  // so many where all clusters run at once; else the most that the device holds
+  for (; columns; columns /= 2) {
+    const void* code = reinterpret_cast<const void*>(kernel);
+    const int clusters = clusters_at_once(known, code, parts * columns, S::kThreads, S::kSmem);
+    const unsigned at_once = static_cast<unsigned>(clusters);
+    if (at_once && !chosen) chosen = columns;
+    if (at_once * columns < tiles) continue;
+    chosen = columns;
+    break;
+  }
+  if (!chosen) return false;
+  const unsigned blocks = parts * chosen;
+  error = launch_clusters(kernel, blocks, ceil_div(tiles, chosen) * blocks, S::kThreads, S::kSmem, stream, v,
+                          static_cast<int>(parts));
+  return true;
+}
+
+// Do the rows fit the kernel on clusters of NJ tiles of eight, and do bulk copies take them?
+template <int NJ>
+bool fits_clusters(const FuseView& v, const Plan& plan) {
+  const auto fill = [](int64_t rows) { return (rows + 7) / 8 * 8; };
+  return plan.rows <= NJ * 8 && fill(v.T) + fill(plan.rows) <= NJ * 10 && v.depth <= kFuseDepth &&
+         v.side[0].x_vector && v.side[1].x_vector && v.side[0].norm_vector && v.side[1].norm_vector;
+}
+
 template <Dtype kWeight>
 cudaError_t launch_mma(const FuseView& v, const Plan& plan, cudaStream_t stream) {
+  cudaError_t e = cudaSuccess;
+  if (fits_clusters<kFewTiles>(v, plan)) {
+    if (run_on_clusters<kWeight, kFewTiles>(v, plan, stream, e)) return e;
+  } else if (fits_clusters<kManyTiles>(v, plan)) {
+    if (run_on_clusters<kWeight, kManyTiles>(v, plan, stream, e)) return e;
+  }
   const int64_t tickets = plan.split ? plan.chunks * plan.tiles : 0;
   if (plan.narrow) {
-    if (plan.parts > 1) {
-      static KnownClusters known;
-      const auto kernel = &fuse_mma_kernel<kWeight, kNarrowRows / 8>;
-      constexpr size_t kSmem = FuseShape<kWeight, kNarrowRows / 8>::kSmem;
-      const unsigned parts = static_cast<unsigned>(plan.parts);
-      if (clusters_at_once(known, reinterpret_cast<const void*>(kernel), parts, kFuseThreads, kSmem))
-        return launch_clusters(kernel, parts, dim3(parts, static_cast<unsigned>(plan.tiles)), kFuseThreads, kSmem, stream,
-                               v, 0, 0);
-    }
-    const cudaError_t e = cudaMemsetAsync(v.tickets, 0, 4 * tickets, stream);
+    e = cudaMemsetAsync(v.tickets, 0, 4 * tickets, stream);
     return e == cudaSuccess ? launch_products<kWeight, kNarrowRows / 8>(v, plan, stream) : e;
   }
-  const cudaError_t e = launch_rms<bf16>(v, plan, tickets, stream);
+  e = launch_rms<bf16>(v, plan, tickets, stream);
   return e == cudaSuccess ? launch_products<kWeight, kWideRows / 8>(v, plan, stream) : e;
 }
 

@@ -29,7 +29,7 @@ from .spec.tree import window_rows
 from .spec.worker import EagleWorker
 
 PARTS = ("draft", "verify", "extend")
-NARROW = 8  # stream rows up to which nextn_fuse_hidden is one CUDA launch (kernels/cuda/nextn_fuse_hidden.cu), else two
+FEW = 64  # stream rows up to which nextn_fuse_hidden is one CUDA launch (kernels/cuda/nextn_fuse_hidden.cu), else two
 
 
 class Launches(TorchDispatchMode):
@@ -74,7 +74,7 @@ class Launches(TorchDispatchMode):
 
             def nextn_fuse_hidden(self, embeds, hidden, *more):
                 mine.ops["nextn_fuse_hidden"] += 1
-                mine.norms += hidden.numel() > NARROW * embeds.shape[1]
+                mine.norms += hidden.numel() > FEW * embeds.shape[1]
                 return real.nextn_fuse_hidden(embeds, hidden, *more)
 
         _dispatch._C = Counted()
