@@ -58,7 +58,8 @@ def test_worked_numbers(backend):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-@pytest.mark.parametrize("B,n,c4_page,c128_page", [(0, 4, 16, 2), (1, 1, 16, 2), (3, 4, 1, 1), (17, 5, 7, 3), (9, 129, 64, 16)])
+@pytest.mark.parametrize("B,n,c4_page,c128_page", [(0, 4, 16, 2), (1, 1, 16, 2), (3, 4, 1, 1), (41, 3, 16, 4), (17, 5, 7, 3),
+                                               (9, 129, 64, 16)])
 def test_matches_model(backend, dtype, B, n, c4_page, c128_page):
     positions, live, c4, c128 = make(B, n, c4_page, c128_page, dtype)
     want = model(positions, live, c4, c128, n, c4_page, c128_page)
@@ -95,8 +96,9 @@ def test_page_0_is_an_ordinary_page_and_no_pool_reads_no_table(backend):
 
 
 @pytest.mark.parametrize("table,got", [(torch.tensor([[0, -1]]), "a negative entry"), (torch.tensor([[0]]), "a table that")])
-def test_missing_page_is_refused_on_the_cpu_and_never_read_elsewhere(table, got):
-    args = torch.arange(126, 130), torch.tensor([126]), table, torch.tensor([[0]])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
+def test_missing_page_is_refused_on_the_cpu_and_never_read_elsewhere(table, got, dtype):
+    args = torch.arange(126, 130), *(t.to(dtype) for t in (torch.tensor([126]), table, torch.tensor([[0]])))
     outs = tuple(torch.full((k,), -7, dtype=t) for k, t in
                  zip((2, 1, 1, 1, 2, 1), [torch.int64] * 2 + [torch.int32] * 2 + [torch.int64] * 2))
     with pytest.raises(ValueError, match=rf"^verify_metadata: c4_table: expected a page in column 1 of request 0, got {got}"):

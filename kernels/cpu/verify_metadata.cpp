@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernel.h"
+#include "verify_metadata_vector.h"
 #include "verify_rows.h"
 
 namespace dsv4::cpu {
@@ -27,6 +28,8 @@ struct Pool {
 
 template <int64_t kRatio>
 int32_t check(const VerifyMetadataParams& p, const Pool<kRatio>& pool, const Launch& launch) {
+  const Sixteens<kRatio> sixteens{p, pool.table, pool.page};
+  if (sixteens.suit() && sixteens.sound()) return DSV4_OK;
   int64_t bad_request = -1, bad_index = 0;
   const Ints table(pool.table);
   const int64_t width = pool.table.shape[1];
@@ -49,12 +52,18 @@ void write(const VerifyMetadataParams& p, const Pool<kRatio>& pool) {
   const int64_t *positions = p.positions.at<int64_t>(), n = p.n, size = pool.loc.shape[0];
   int64_t* value = static_cast<int64_t*>(pool.positions.data);
   int64_t* loc = static_cast<int64_t*>(pool.loc.data);
-  const Ints table(pool.table);
-  const Divisor page(std::max<int64_t>(pool.page, 1));
-  const int64_t count = pool.for_each_entry(p, [=](int64_t b, int64_t j, int64_t place, int64_t group) {
-    value[place] = group_start(positions[b * n + j], kRatio);
-    loc[place] = table.at(b, page.quotient(group)) * page + page.rest(group);
-  });
+  const Sixteens<kRatio> sixteens{p, pool.table, pool.page};
+  int64_t count;
+  if (sixteens.suit()) {
+    count = sixteens.write(value, loc);
+  } else {
+    const Ints table(pool.table);
+    const Divisor page(std::max<int64_t>(pool.page, 1));
+    count = pool.for_each_entry(p, [=](int64_t b, int64_t j, int64_t place, int64_t group) {
+      value[place] = group_start(positions[b * n + j], kRatio);
+      loc[place] = table.at(b, page.quotient(group)) * page + page.rest(group);
+    });
+  }
   std::fill(value + count, value + size, 0);
   std::fill(loc + count, loc + size, -1);
 }
