@@ -47,13 +47,12 @@ class Pool {
     for (std::thread& t : workers_) t.join();
   }
 
-  void run(int64_t n, int64_t chunk, void (*fn)(void*, int64_t, int64_t), void* ctx) {
+  void run(int64_t n, int64_t chunks, void (*fn)(void*, int64_t, int64_t), void* ctx) {
     // Close the previous job to late workers before its description changes, then publish the new one. Only then does
     // the number change: a worker that waits for it would find nothing to take yet, and wait for the job after.
     const uint64_t job = (claim_.load() >> kIndexBits) + 1;
     claim_.store((job - 1) << kIndexBits | kClosed);
-    const int64_t chunks = (n + chunk - 1) / chunk;
-    fn_.store(fn), ctx_.store(ctx), n_.store(n), chunk_.store(chunk), chunks_.store(chunks);
+    fn_.store(fn), ctx_.store(ctx), n_.store(n), chunks_.store(chunks);
     done_.store(0);
     claim_.store(job << kIndexBits);
     if (sleepers_.load() > 0) {
@@ -76,11 +75,11 @@ class Pool {
       uint64_t claim = claim_.load();
       const auto fn = fn_.load();
       void* ctx = ctx_.load();
-      const int64_t n = n_.load(), chunk = chunk_.load(), chunks = chunks_.load();
+      const int64_t n = n_.load(), chunks = chunks_.load();
       const int64_t index = static_cast<int64_t>(claim & kClosed);
       if (index >= chunks) return;
       if (!claim_.compare_exchange_strong(claim, claim + 1)) continue;
-      fn(ctx, index * chunk, std::min(n, (index + 1) * chunk));
+      fn(ctx, index * n / chunks, (index + 1) * n / chunks);
       done_.fetch_add(1);
     }
   }
@@ -107,7 +106,7 @@ class Pool {
   std::atomic<int> sleepers_{0};
   std::atomic<bool> stop_{false};
   std::atomic<uint64_t> claim_{kClosed};
-  std::atomic<int64_t> done_{0}, n_{0}, chunk_{1}, chunks_{0};
+  std::atomic<int64_t> done_{0}, n_{0}, chunks_{0};
   std::atomic<void (*)(void*, int64_t, int64_t)> fn_{nullptr};
   std::atomic<void*> ctx_{nullptr};
 };
@@ -193,9 +192,9 @@ void parallel_for(int64_t n, int64_t grain, void (*fn)(void*, int64_t, int64_t),
     g_pool = new Pool(threads);
   }
   t_inside = true;
-  // A few chunks a thread evens out unequal rows.
-  const int64_t chunk = std::max(grain, (n + 4 * threads - 1) / (4 * threads));
-  g_pool->run(n, chunk, fn, ctx);
+  // A few chunks a thread even out unequal rows; as many for every thread, so that equal rows end together.
+  const int64_t chunks = std::min<int64_t>(n / grain, 4 * threads);
+  g_pool->run(n, chunks > threads ? chunks - chunks % threads : chunks, fn, ctx);
   t_inside = false;
 }
 

@@ -62,15 +62,21 @@ void read_query(const Params& p, int64_t row, int64_t position, const Row& to, T
   }
 }
 
-// Keys of entries [first, first + kEntries) as [D][kEntries]; those behind `count` or without a page are zero, and have
-// no bits in `present`.
+// The key of an entry; null for one behind `count` or without a page.
+template <class T>
+const T* key_of(const Params& p, int64_t b, int64_t entry, int64_t count) {
+  const int64_t page = entry < count ? int_at(p.table, b, entry / p.page) : -1;
+  return page < 0 ? nullptr : p.index_pages.at<T>(page, entry % p.page);
+}
+
+// Keys of entries [first, first + kEntries) as [D][kEntries]; those that are not there are zero, and have no bits in
+// `present`.
 template <class T>
 void read_block(const Params& p, int64_t b, int64_t first, int64_t count, float* block, uint32_t* present) {
   const T* key[kEntries];
   for (int i = 0; i < kEntries; ++i) {
-    const int64_t w = first + i, page = w < count ? int_at(p.table, b, w / p.page) : -1;
-    key[i] = page < 0 ? nullptr : p.index_pages.at<T>(page, w % p.page);
-    present[i] = page < 0 ? 0 : ~0u;
+    key[i] = key_of<T>(p, b, first + i, count);
+    present[i] = key[i] ? ~0u : 0;
   }
   for_vectors(p.D, [&](int64_t d, int n) {
     for (int v = 0; v < kVectors; ++v) {
@@ -82,10 +88,12 @@ void read_block(const Params& p, int64_t b, int64_t first, int64_t count, float*
   });
 }
 
-// Scores of a block for one row; heads add up in order.
-void score(const Params& p, const Row& row, const float* block, const uint32_t* present, uint32_t* rank) {
+// Scores of a block for one row; heads add up in order. before(h) comes before heads h to h + kHeads.
+template <class Before>
+void score(const Params& p, const Row& row, const float* block, const uint32_t* present, uint32_t* rank, Before&& before) {
   vf total[kVectors] = {};
   for (int64_t h = 0; h < padded_heads(p); h += kHeads) {
+    before(h);
     const float* q = row.q + h * p.D;
     vf sum[kHeads][kVectors] = {};
     for (int64_t d = 0; d < p.D; ++d) {
@@ -135,11 +143,18 @@ void score_rows(const Params& p, int64_t t0, int64_t t1, float* memory) {
       for (int64_t i = std::max(begin - item, int64_t{0}); i < std::min(end - item, size); ++i) {
         const int64_t first = i * kEntries;
         read_block<T>(p, r.b, first, count, block, present);
+        // The first row's heads fetch the keys of the next block, each tile of heads its share of them.
+        const int64_t share = (kEntries * kHeads + padded_heads(p) - 1) / padded_heads(p);
+        auto fetch = [&](int64_t h) __attribute__((always_inline)) {  // or GCC 12 drops it
+          for (int64_t w = h / kHeads * share; w < std::min<int64_t>((h / kHeads + 1) * share, kEntries); ++w)
+            if (const T* key = key_of<T>(p, r.b, first + kEntries + w, count))
+              for (int64_t d = 0; d < p.D; d += 64 / sizeof(T)) __builtin_prefetch(key + d, 0, 2);
+        };
         for (int64_t t = row0; t < row1; ++t) {
           const int64_t seen = count_of(p, r, t);
           if (seen <= p.topk || seen <= first) continue;
           const Row row(p, memory, t - t0);
-          score(p, row, block, present, row.rank + first);
+          score(p, row, block, present, row.rank + first, [&](int64_t h) { t == row0 ? fetch(h) : void(); });
         }
       }
       item += size;
