@@ -3,6 +3,7 @@
 // swa_paged_attention and sparse_paged_attention share.
 #pragma once
 #include <cmath>
+#include <utility>
 
 #include "kernel.h"
 #include "swa_tiles_bf16.h"
@@ -21,10 +22,12 @@ struct RowState {
   const typename Tiles<T>::Q* q[kHeads];
   alignas(64) float score[kHeads * kBlock];
   alignas(64) float top[kHeads], sum[kHeads], alpha[kHeads];
-  const T* keys[kBlock + 4];
-  int heads, padded;  // padded: rounded up to whole tiles
-  int n;              // keys of the step
-  bool first;
+  const T* lists[2][kBlock + 4];
+  const T **keys = lists[0], **closed = lists[1];
+  int heads, padded;        // padded: rounded up to whole tiles
+  int n, closed_n;          // keys of the step that is being filled, and of the one before, which is done after it
+  int64_t fetched_row = -1;
+  bool first, fetch;        // fetch: the row's keys, for the first of its items
   const T* ahead = nullptr;  // the query of the next item
   const T* result;           // where this item's goes
   const bool past_caches;    // how the result is stored
@@ -38,16 +41,27 @@ struct RowState {
     heads = count;
     padded = (count + kTileHeads - 1) / kTileHeads * kTileHeads;
     first = true;
-    n = 0;
+    n = closed_n = 0;
+    fetch = row != fetched_row;
+    fetched_row = row;
     result = p.out.template at<T>(row, h0);
     for (int h = 0; h < padded; ++h)
       q[h] = Tiles<T>::query(room + h * kMaxHeadSize, h < heads ? p.q.template at<T>(row, h0 + h) : kZeroKey<T>, p.D);
     for (int h = 0; h < kHeads; ++h) top[h] = -INFINITY, sum[h] = 0.0f;
   }
 
-  // Adds keys[0, n) to the row.
-  void step(const P& p) {
-    for (int k = n; k < (n + 3) / 4 * 4; ++k) keys[k] = kZeroKey<T>;
+  // Ends a step, and does the one before: while a step is done, the keys of the next one are fetched.
+  void close(const P& p) {
+    if (n == 0) return;
+    for (int k = n; k < kBlock + 4; ++k) keys[k] = kZeroKey<T>;
+    if (closed_n > 0) step(p, closed, closed_n, fetch ? keys : closed);
+    std::swap(keys, closed);
+    closed_n = n;
+    n = 0;
+  }
+
+  // Adds keys[0, n) to the row, and fetches as many of `next`.
+  void step(const P& p, const T* const* keys, int n, const T* const* next) {
     Tiles<T>::scores(score, q, padded, keys, n, p.D);
     const int end = (n + W - 1) / W * W;
     const float scale = static_cast<float>(p.scale);
@@ -76,13 +90,13 @@ struct RowState {
         lanes[h] = lanes[h] + e;
       }
     for (int h = 0; h < kHeads; h += W) store(sum + h, load(sum + h) * load(alpha + h) + sums_of(lanes + h));
-    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D, first ? ahead : nullptr,
+    Tiles<T>::mix(acc, first ? nullptr : alpha, score, padded, keys, n, p.D, next, first ? ahead : nullptr,
                   first && !past_caches ? result : nullptr);
     first = false;
-    n = 0;
   }
 
   void finish(const P& p, int64_t row, int64_t h0, const Turn* turn) {
+    if (closed_n > 0) step(p, closed, closed_n, closed);
     alignas(64) float sink[kHeads], factor[kHeads];
     for (int h = 0; h < kHeads; ++h)
       sink[h] = p.sink && h < heads ? *p.sink.template at<float>(h0 + h) : -INFINITY;

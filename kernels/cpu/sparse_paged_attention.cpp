@@ -22,16 +22,13 @@ struct Keys {
   void add(const T* key) {
     state.keys[state.n++] = key;
     any = true;
-    if (state.n == kBlock) state.step(p);
-  }
-  void flush() {
-    if (state.n > 0) state.step(p);
+    if (state.n == kBlock) state.close(p);
   }
   void window(int64_t b, int64_t position) {
     int64_t begin = position >= p.window ? position - p.window + 1 : 0;
     const int64_t end = std::min(position + 1, p.block_table.shape[1] * p.page);
     for (int64_t x = begin; x < end; ++x) {
-      if (x % kBlock == 0) flush();
+      if (x % kBlock == 0) state.close(p);
       const int64_t column = x / p.page;
       const int64_t page = int_at(p.block_table, b, column);
       if (page < 0) {  // not seen: on to the next page
@@ -40,7 +37,7 @@ struct Keys {
       }
       add(p.kv_pages.at<T>(page, x % p.page));
     }
-    flush();
+    state.close(p);
   }
   void entry(int64_t b, int64_t w) {
     const int64_t column = w / p.c_page;
@@ -56,7 +53,7 @@ struct Keys {
       for (int64_t i = 0; i < p.indices.shape[1]; ++i)
         if (chosen[i] >= 0 && chosen[i] < count) entry(b, chosen[i]);
     }
-    flush();
+    state.close(p);
   }
 };
 

@@ -22,13 +22,10 @@ struct Keys {
 
   void add(int64_t position, const T* key) {
     if (position / kBlock != block) {
-      flush();
+      state.close(p);
       block = position / kBlock;
     }
     state.keys[state.n++] = key;
-  }
-  void flush() {
-    if (state.n > 0) state.step(p);
   }
   void add_range(int64_t begin, int64_t end) {
     while (begin < end) {
@@ -52,7 +49,7 @@ void attend(const SwaPagedAttentionParams& p, const PackedRequest& r, int64_t ro
   // p_j - p_i is at most n: only a window this narrow can hide a marked node.
   for (int64_t i = 0; i < p.n; ++i)
     if (seen[i] && (p.window > p.n || position - position_of(p, r, i) < p.window)) keys.add_range(s + i, s + i + 1);
-  keys.flush();
+  state.close(p);
   if (keys.block < 0) {  // no visible key
     for (int h = 0; h < heads; ++h) std::memset(p.out.at<T>(row, h0 + h), 0, p.D * sizeof(T));
     return;

@@ -34,10 +34,10 @@ struct Tiles {
       for (int h = 0; h < heads; h += kTileHeads) score_tile(score + h * kBlock + k, q + h, keys + k, D);
   }
 
-  // acc = acc * alpha + sum_k weight_k * key_k; without alpha acc is not read. The bf16 tiles meanwhile fetch the queries
-  // at `ahead` and what lies where the result goes, if they are given.
+  // acc = acc * alpha + sum_k weight_k * key_k; without alpha acc is not read. The bf16 tiles meanwhile fetch the keys
+  // next[0, n), the queries at `ahead` and what lies where the result goes, if these are given.
   static void mix(float* acc, const float* alpha, const float* weight, int heads, const T* const* keys, int n,
-                  int64_t D, const T*, const T*) {
+                  int64_t D, const T* const*, const T*, const T*) {
     for (int h = 0; h < heads; h += kTileHeads) {
       float* a = acc + h * kMaxHeadSize;
       const float* w = weight + h * kBlock;

@@ -39,7 +39,7 @@ struct Tiles<bf16> {
   }
 
   static void mix(float* acc, const float* alpha, const float* weight, int heads, const bf16* const* keys, int n,
-                  int64_t D, const bf16* ahead, const bf16* result) {
+                  int64_t D, const bf16* const* next, const bf16* ahead, const bf16* result) {
     for (int h = 0; h < heads; h += kTileHeads) {
       alignas(64) uint32_t pairs[kTileHeads][kBlock / 2];  // the weights of two neighbouring keys
       for (int i = 0; i < kTileHeads; ++i)
@@ -50,15 +50,17 @@ struct Tiles<bf16> {
         }
       float* a = acc + h * kMaxHeadSize;
       const float* scale = alpha ? alpha + h : nullptr;
+      const bf16* const* later = next + h / kTileHeads % 2;  // two tiles of heads share the keys, two the lines
+      const int64_t line = h / kTileHeads / 2 % 2 * kPair;
       int64_t d = 0;
       for (; d + 2 * kPair <= D; d += 2 * kPair) {
         for (const bf16* rows : {ahead, result})  // of each of the heads as much as is mixed now
           if (rows)
             for (int i = 0; i < 2 * kTileHeads; ++i) __builtin_prefetch(rows + h * D + (4 * d + i * kPair), 0, 2);
-        mix_tile<2, load_pair>(a + d, scale, pairs, keys, n, d);
+        mix_tile<2, load_pair>(a + d, scale, pairs, keys, n, d, later, d + line);
       }
-      if (d + kPair <= D) mix_tile<1, load_pair>(a + d, scale, pairs, keys, n, d), d += kPair;
-      if (d < D) mix_tile<1, load_half>(a + d, scale, pairs, keys, n, d);
+      if (d + kPair <= D) mix_tile<1, load_pair>(a + d, scale, pairs, keys, n, d, later, d), d += kPair;
+      if (d < D) mix_tile<1, load_half>(a + d, scale, pairs, keys, n, d, later, d);
     }
   }
 
@@ -93,12 +95,13 @@ struct Tiles<bf16> {
 
   template <int N, __m512i (*Load)(const bf16*)>  // N x 32 dims
   static void mix_tile(float* acc, const float* alpha, const uint32_t (*pairs)[kBlock / 2],
-                       const bf16* const* keys, int n, int64_t d) {
+                       const bf16* const* keys, int n, int64_t d, const bf16* const* later, int64_t line) {
     vf sum[kTileHeads][2 * N] = {};
     if (alpha)
       for (int h = 0; h < kTileHeads; ++h)
         for (int i = 0; i < 2 * N; ++i) sum[h][i] = load(acc + h * kMaxHeadSize + i * W) * alpha[h];
     for (int k = 0; k < n; k += 2) {
+      __builtin_prefetch(later[k] + line, 0, 2);
       __m512i y[2 * N];
       for (int i = 0; i < N; ++i) {
         const __m512i a = Load(keys[k] + d + i * kPair), b = Load(keys[k + 1] + d + i * kPair);
