@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "dsv4spec/types.h"
 #include "tensor_view.h"
@@ -56,10 +57,10 @@ class Checker {
                  const TensorView* alias = nullptr, Layout layout = Layout::kInnermost);
 
   // Scalars and relations: refuses with "expected RULE, got VALUE" unless ok. A template, so that a call that passes makes no
-  // strings.
+  // strings: those that are put together come as functions that return them.
   template <class Rule, class Got>
   void expect(bool ok, const char* name, const Rule& rule, const Got& got) const {
-    if (!ok) refuse(name, rule, shown(got));
+    if (!ok) refuse(name, text(rule), text(got));
   }
 
   // A scalar from `least` to 2^31 - 1: sums and products of a few such numbers do not overflow.
@@ -84,6 +85,11 @@ class Checker {
   static std::string shown(int64_t value);
   static std::string shown(double value);
   static std::string shown(const std::string& value) { return value; }
+  template <class T>
+  static std::string text(const T& value) {
+    if constexpr (std::is_invocable_v<const T&>) return value();
+    else return shown(value);
+  }
   TensorView view(const char* name, const DLTensor* t, Dtypes dtypes, Shape shape, Layout layout);
   void remember(const char* name, const TensorView& v, bool written, const TensorView* alias);
 

@@ -20,7 +20,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(k >= 1 && k <= kMaxTreeNodes, "topk", "1 to 256", k);
   c.expect(steps >= 0 && steps <= kMaxTreeNodes, "num_steps", "0 to 256", steps);
   const int64_t most = std::min<int64_t>(kMaxTreeNodes, steps == 0 ? 1 : 1 + k + (steps - 1) * k * k);
-  c.expect(n >= 1 && n <= most, "num_draft_tokens", "1 to " + std::to_string(most), n);
+  c.expect(n >= 1 && n <= most, "num_draft_tokens", [&] { return "1 to " + std::to_string(most); }, n);
   c.expect(a.mask_mode >= 0 && a.mask_mode <= 2, "mask_mode", "0 (full), 1 (qlen) or 2 (qlen_bits)", a.mask_mode);
 
   p.bonus_tokens = c.in("bonus_tokens", a.bonus_tokens, {kI64}, {B});

@@ -23,9 +23,10 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.ape = c.in("ape", a.ape, {kF32}, {r, C});
   p.norm_weight = c.in("norm_weight", a.norm_weight, {kF32, kBF16}, {D});
   c.expect(D % 8 == 0 && D >= 8 && D <= 512, "norm_weight", "a size that is a multiple of 8 from 8 to 512", D.value);
-  c.expect(C == D || C == 2 * D, "kv", "D or 2*D columns for D=" + std::to_string(D.value), C.value);
+  c.expect(C == D || C == 2 * D, "kv", [&] { return "D or 2*D columns for D=" + std::to_string(D.value); }, C.value);
   p.cos_sin = c.in("cos_sin", a.cos_sin, {kF32}, {maxpos, R});
-  c.expect(R % 2 == 0 && R <= D, "cos_sin", "an even number of columns, at most D=" + std::to_string(D.value), R.value);
+  c.expect(R % 2 == 0 && R <= D, "cos_sin",
+           [&] { return "an even number of columns, at most D=" + std::to_string(D.value); }, R.value);
   p.state = c.out("state", a.state, {kF32}, {S, ring, 2 * C});
   p.rows = c.in("rows", a.rows, {kI64}, {B});
   p.query_start_loc = c.in("query_start_loc", a.query_start_loc, {kI32, kI64}, {B + 1});
@@ -36,7 +37,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.T = T, p.B = B, p.M = M, p.D = D, p.R = R, p.ratio = a.ratio, p.coff = D > 0 ? C / D : 1, p.ring = ring;
   p.eps = a.eps;
   c.expect(ring >= p.coff * a.ratio, "state",
-           "a ring of at least coff*ratio=" + std::to_string(p.coff * a.ratio) + " rows", ring.value);
+           [&] { return "a ring of at least coff*ratio=" + std::to_string(p.coff * a.ratio) + " rows"; }, ring.value);
   c.finish();
   return T > 0 && B > 0 && D > 0;
 }

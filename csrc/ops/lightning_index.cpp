@@ -22,8 +22,8 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.seq_lens = c.in("seq_lens", a.seq_lens, {kI32, kI64}, {B});
   p.cos_sin = c.optional_in("cos_sin", a.cos_sin, {kF32}, {maxpos, R});
   if (p.cos_sin)
-    c.expect(R % 2 == 0 && R <= D, "cos_sin", "an even number of columns, at most D=" + std::to_string(D.value),
-             R.value);
+    c.expect(R % 2 == 0 && R <= D, "cos_sin",
+             [&] { return "an even number of columns, at most D=" + std::to_string(D.value); }, R.value);
   p.out = c.out("out", a.out, {kI32}, {T, k});
   c.expect(page >= 1, "index_pages", "at least 1 entry a page", page.value);
   c.finish();

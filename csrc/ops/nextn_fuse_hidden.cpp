@@ -18,7 +18,7 @@ static TensorView scale_of(Checker& c, const char* name, const DLTensor* t, Dtyp
     return v;
   }
   if (weight == kI8) return c.in(name, t, {kF32}, {d});
-  c.expect(!t, name, std::string("None for ") + dtype_name(weight) + " weights", std::string("a tensor"));
+  c.expect(!t, name, [&] { return std::string("None for ") + dtype_name(weight) + " weights"; }, "a tensor");
   return TensorView{};
 }
 
@@ -32,9 +32,11 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(d >= 8 && d <= 32768 && d % 8 == 0, "embeds", "a width d that is a multiple of 8 from 8 to 32768", d);
   p.hidden = c.in("hidden", a.hidden, {p.embeds.dtype}, {T, width});
   c.expect(width == d || width == 2 * d || width == 4 * d, "hidden",
-           "shape [T, hc*d] with hc 1, 2 or 4: " + shape_of(T, d) + ", " + shape_of(T, 2 * d) + " or " +
-               shape_of(T, 4 * d),
-           shape_of(T, width));
+           [&] {
+             return "shape [T, hc*d] with hc 1, 2 or 4: " + shape_of(T, d) + ", " + shape_of(T, 2 * d) + " or " +
+                    shape_of(T, 4 * d);
+           },
+           [&] { return shape_of(T, width); });
   p.enorm_weight = c.in("enorm_weight", a.enorm_weight, {kF32, kBF16}, {d});
   p.hnorm_weight = c.in("hnorm_weight", a.hnorm_weight, {kF32, kBF16}, {d});
   p.e_proj = c.in("e_proj", a.e_proj, {kF32, kBF16, kF16, kF8E4M3, kI8}, {d, d});
@@ -43,8 +45,10 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.h_proj_scale = scale_of(c, "h_proj_scale", a.h_proj_scale, p.e_proj.dtype, d);
   p.out = c.out("out", a.out, {p.embeds.dtype}, {T, hc, d});
   c.expect(width == hc * d, "hidden",
-           "shape [T, hc*d] = " + shape_of(T, hc * d) + " for the " + std::to_string(hc.value) + " streams of out",
-           shape_of(T, width));
+           [&] {
+             return "shape [T, hc*d] = " + shape_of(T, hc * d) + " for the " + std::to_string(hc.value) + " streams of out";
+           },
+           [&] { return shape_of(T, width); });
   c.expect(a.eps >= 0 && a.eps < 1, "eps", "a value in [0, 1)", a.eps);
   c.finish();
   p.T = T, p.hc = hc, p.d = d, p.eps = a.eps;

@@ -20,7 +20,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(first == !a.scores, "scores", first ? "None at step 0" : "a tensor after step 0", a.scores ? "a tensor" : "None");
   p.scores = c.optional_in("scores", a.scores, {kF32}, {B, k});
   if (first) B.value = M;
-  c.expect(M == (first ? B : B * k), "topk_p", "B*k = " + std::to_string(B * k) + " rows", M.value);
+  c.expect(M == (first ? B : B * k), "topk_p", [&] { return "B*k = " + std::to_string(B * k) + " rows"; }, M.value);
   p.input_ids = c.out("input_ids", a.input_ids, {kI64}, {B * k});
   p.scores_out = c.out("scores_out", a.scores_out, {kF32}, {B, k});
   p.parents = c.out("parents", a.parents, {kI64}, {B, first ? k + 1 : k + 0});

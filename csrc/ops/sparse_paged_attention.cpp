@@ -36,8 +36,10 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.kv_pages = c.in("kv_pages", a.kv_pages, {p.q.dtype}, {P, page, D});
   p.block_table = c.in("block_table", a.block_table, {kI32, kI64}, {B, pages});
   c.expect(D % 16 == 0 && D >= 32 && D <= 512, "q", "a head size that is a multiple of 16 from 32 to 512", D.value);
-  const std::string rule = compressed ? "a tensor, as ratio is " + std::to_string(a.ratio)
-                                      : "None, as ratio " + std::to_string(a.ratio) + " has no compressed part";
+  const auto rule = [&] {
+    return compressed ? "a tensor, as ratio is " + std::to_string(a.ratio)
+                      : "None, as ratio " + std::to_string(a.ratio) + " has no compressed part";
+  };
   c.expect((a.c_pages != nullptr) == compressed, "c_pages", rule, a.c_pages ? "a tensor" : "None");
   c.expect((a.c_table != nullptr) == compressed, "c_table", rule, a.c_table ? "a tensor" : "None");
   c.expect(compressed || !a.indices, "indices", rule, a.indices ? "a tensor" : "None");
@@ -49,8 +51,8 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   p.sink = c.optional_in("sink", a.sink, {kF32}, {H});
   p.cos_sin = c.optional_in("cos_sin", a.cos_sin, {kF32}, {maxpos, R});
   if (p.cos_sin)
-    c.expect(R % 2 == 0 && R <= D, "cos_sin", "an even number of columns, at most D=" + std::to_string(D.value),
-             R.value);
+    c.expect(R % 2 == 0 && R <= D, "cos_sin",
+             [&] { return "an even number of columns, at most D=" + std::to_string(D.value); }, R.value);
   p.out = c.out("out", a.out, {p.q.dtype}, {T, H, D});
   c.expect(page >= 1, "kv_pages", "at least 1 row a page", page.value);
   if (compressed) c.expect(c_page >= 1, "c_pages", "at least 1 entry a page", c_page.value);

@@ -23,7 +23,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect_from(0, "c4_page", a.c4_page);
   c.expect_from(0, "c128_page", a.c128_page);
   c.expect(T % a.num_draft_tokens == 0 && T / a.num_draft_tokens == B, "positions",
-           "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows", T.value);
+           [&] { return "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows"; }, T.value);
   Dim N4("N4", std::max<int64_t>(1, std::min<int64_t>(T, T / 4 + B)));
   Dim N128("N128", std::max<int64_t>(1, std::min<int64_t>(T, T / 128 + B)));
   p.c4_positions = c.out("c4_positions", a.c4_positions, {kI64}, {N4});

@@ -18,7 +18,7 @@ static bool fill(Checker& c, const Args& a, Params& p) {
   c.expect(a.num_draft_tokens >= 1, "num_draft_tokens", "at least 1", a.num_draft_tokens);
   c.expect_from(0, "ratio", a.ratio);
   c.expect(T % a.num_draft_tokens == 0 && T / a.num_draft_tokens == B, "positions",
-           "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows", T.value);
+           [&] { return "B*n = " + std::to_string(B) + "*" + std::to_string(a.num_draft_tokens) + " rows"; }, T.value);
   const int64_t groups = a.ratio > 0 ? T / a.ratio : 0;
   Dim N("N", std::max<int64_t>(1, std::min<int64_t>(T, groups + B)));
   p.out = c.out("out", a.out, {kI64}, {N});
