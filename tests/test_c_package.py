@@ -4,6 +4,7 @@ CMake package and a pkg-config file that may be moved anywhere, and the rule of 
 import ctypes
 import re
 import shutil
+import sys
 from pathlib import Path
 
 import dsv4spec
@@ -13,7 +14,6 @@ from build_util import ROOT, copy_sources, cxx, run, tool
 from dsv4spec import _C
 from test_build import LEVEL, _configure
 from test_c_abi import INVALID, LIBRARY, OPS, Post, PostArgs
-from test_examples import asked
 
 HEADERS = sorted(Path(dsv4spec.get_include(), "dsv4spec").glob("*.h"))
 LIBRARIES = sorted(Path(dsv4spec.get_library()).parent.rglob("libdsv4spec*.so"))
@@ -24,6 +24,13 @@ FIRST_SIZES = {
     "nextn_fuse_hidden": 104, "q_norm_rope": 56, "route_experts": 88, "select_draft_topk": 88, "sparse_paged_attention": 128,
     "swa_paged_attention": 120, "swa_store_kv": 64, "verify_metadata": 112, "verify_positions_padding": 48,
     "verify_tree_greedy": 80, "verify_tree_sampling": 112}
+
+
+def asked(option: str) -> str:
+    """What `python -m dsv4spec OPTION` prints."""
+    result = run(sys.executable, "-m", "dsv4spec", option, cwd="/", PYTHONPATH=Path(dsv4spec.__file__).parents[1])
+    assert result.returncode == 0, result.stdout
+    return result.stdout.removesuffix("\n")
 
 
 def test_the_paths_are_those_of_the_installation():
