@@ -20,11 +20,12 @@ struct Sixteens {
            page <= most && p.B * p.n <= most && table.shape[1] <= most && p.B * table.stride[0] <= most - table.shape[1];
   }
 
-  // Has every entry its page? If not, check() finds which has not.
+  // Has every entry its page? If not, check() finds which has not. Meanwhile write()'s positions are fetched.
   bool sound() const {
     bool all = true;
     for (int64_t b = 0; b < p.B; b += 16) {
       const Entries e(*this, b);
+      for (int64_t i = 0; i < 16 * p.n; i += 8) __builtin_prefetch(p.positions.at<int64_t>() + b * p.n + i);
       if (e.emits) all &= _mm512_mask_cmpge_epi32_mask(e.emits, e.pages(*this, b), _mm512_setzero_si512()) == e.emits;
     }
     return all;
