@@ -100,7 +100,7 @@ void call_op(const OpDesc& op, PyObject* values) {
           stream = current_stream(value, op.name, f.name, t->device);
         }
         std::memcpy(member, &t, sizeof t);
-        if (!on_device) __builtin_prefetch(static_cast<const char*>(t->data) + t->byte_offset);
+        if (!on_device) fetch_data(*t);
       }
     }
   }
