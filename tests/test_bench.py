@@ -33,7 +33,8 @@ def test_formulas_against_counts_by_hand():
         assert found["mhc_pre", "T=4096"].goal == found["mhc_post_pre", "T=4096"].goal == "memory"
         verify = found["swa_paged_attention", "verify B=64 rows=4"]
         assert verify.goal == "half" and verify.flops == 64 * 4 * heads * 128 * 512 * 4
-        assert found["build_tree", "B=1024"].goal == "quick"
+        assert found["build_tree", "B=1024"].goal == found["move_accepted_kv", "B=64"].goal == "quick"
+        assert found["move_accepted_kv", "B=1024"].goal == "memory"
         index = found["lightning_index", "B=16 rows=4 length=8192"]
         assert index.flops == 2 * 64 * 64 * 129 * 2048 and index.write == 4 * 64 * (512 if name == "flash" else 1024)
         experts, inter = found["moe_experts", "T=4"], 2048 if name == "flash" else 3072

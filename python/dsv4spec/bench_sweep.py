@@ -34,7 +34,7 @@ def sweep(size: str) -> Iterator[tuple[str, str | None, dict]]:
         for op in ("verify_positions_padding", "verify_metadata", "select_draft_topk", "build_tree", "verify_tree_greedy",
                    "alloc_extend", "assign_draft_slots"):
             yield op, QUICK, dict(B=B)
-        yield "move_accepted_kv", QUICK if B == 1 else None, dict(B=B)
+        yield "move_accepted_kv", large if B > high else QUICK, dict(B=B)  # 1024 requests: 8 MB of rows
     for B in (low, min(middle, 16)):
         yield "verify_tree_sampling", None, dict(B=B)
 
