@@ -52,6 +52,8 @@ FOUND = {
         r"in cp.async.bulk \(.*planted_bulk.cu:\d+\)",
     55: r"the thread returned between its arrival at the cluster's barrier and its wait",
     56: r"cp.async.bulk .*: no mbarrier has been initialised in block \d of the cluster",
+    57: None,
+    58: r"deadlock in block 0 .*; the mbarrier at offset 512 misses 0 arrivals and 512 bytes in phase 0",
 }
 ONLY_OTHER_ORDERS = [7]
 OTHER_FLAVOURS = [4, 10, 11, 13, 16, 20, 21, 22, 23, 24, 25, 32, 48]  # races and misaligned accesses need the checking flavours

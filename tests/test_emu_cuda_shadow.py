@@ -48,6 +48,8 @@ SHADOW = {
          "copy_bulk(rows + to", "sum += rows[i];"),
     48: (BULK, "cp.async.bulk {0} over the write of .*{1}, which no fence.proxy.async followed; offset \\d+ of dynamic",
          "copy_bulk(rows + to", "rows[rank * kRow + t] = sum;"),
+    57: (ORDER, RAW + "; neither a barrier nor a __syncwarp lies between them; static", "const float mine = s[t];",
+         "s[t ^ 5] = mine;"),
 }
 # What the functional flavour finds too.
 ALSO = {2: "wait at __syncthreads", 3: "read out of bounds", 8: "divergent warp", 14: "103424 bytes of dynamic",
@@ -57,7 +59,8 @@ ALSO = {2: "wait at __syncthreads", 3: "read out of bounds", 8: "divergent warp"
         46: "no fence.mbarrier_init", 47: "no cluster barrier has made sure", 49: "expected multiples of 16",
         50: "offset 896 of 528 bytes", 51: "mask 31 in a cluster of 4", 52: "the mbarrier has been overwritten",
         53: "misses 1 arrivals and -512 bytes in phase 1", 54: "offset 2111 of an allocation of 2048 bytes",
-        55: "between its arrival at the cluster's barrier and its wait", 56: "no mbarrier has been initialised"}
+        55: "between its arrival at the cluster's barrier and its wait", 56: "no mbarrier has been initialised",
+        58: "misses 0 arrivals and 512 bytes in phase 0"}
 # Only these need the sanitizers of the compiler: the shadow flavour does not know where a static array ends
 # (16) and sees a pair of halves as two (20). Planted bug -> file, what stands at the line.
 SANITIZERS = {

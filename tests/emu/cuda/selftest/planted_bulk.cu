@@ -11,7 +11,8 @@ constexpr int kThreads = 64, kBlocks = 4, kClusters = 2, kRounds = 2, kRow = 32;
 constexpr int kAll = kRow * kBlocks, kShared = kAll * 4 + 16;
 enum class Bulk {
   kRight, kNoWait, kEarlyReuse, kTooManyBytes, kTooFewBytes, kOtherParity, kEarlyExit, kNoInitFence, kNoClusterBarrier,
-  kNoProxyFence, kMisaligned, kPastTheEnd, kNoSuchBlock, kOverwritten, kNoSecondArrival, kOutOfBounds, kUnwaitedArrival, kLateInit
+  kNoProxyFence, kMisaligned, kPastTheEnd, kNoSuchBlock, kOverwritten, kNoSecondArrival, kOutOfBounds, kUnwaitedArrival,
+  kLateInit, kNotToAll
 };
 
 template <Bulk how>
@@ -33,7 +34,8 @@ __global__ void sum_of_rows(const float* x, float* y) {
       if (how != Bulk::kNoSecondArrival || round == 0) mbarrier_arrive(landed, kBytes + kOff);
       const unsigned to = rank * kRow + (how == Bulk::kMisaligned ? 1 : how == Bulk::kPastTheEnd ? kAll : 0);
       const int64_t off = how == Bulk::kOutOfBounds && blockIdx.x + 1 == gridDim.x && round ? 16 : 0;
-      copy_bulk(rows + to, from + off, kRow * 4, landed, how == Bulk::kNoSuchBlock ? 0x1f : 0xf);
+      constexpr uint16_t kMask = how == Bulk::kNoSuchBlock ? 0x1f : how == Bulk::kNotToAll ? 0xe : 0xf;
+      copy_bulk(rows + to, from + off, kRow * 4, landed, kMask);
     }
     if (how == Bulk::kEarlyExit && rank == 1 && round == 1) break;
     if (how == Bulk::kOverwritten && t == 1 && round == 0) rows[kAll] = 1;
@@ -81,6 +83,7 @@ PLANTED(53, no_arrival_in_the_second_phase) { return run<Bulk::kNoSecondArrival>
 PLANTED(54, bulk_copy_reads_out_of_bounds) { return run<Bulk::kOutOfBounds>(bug); }
 PLANTED(55, returns_without_waiting_for_the_cluster) { return run<Bulk::kUnwaitedArrival>(bug); }
 PLANTED(56, mbarrier_initialised_after_the_cluster_barrier) { return run<Bulk::kLateInit>(bug); }
+PLANTED(58, bulk_copy_to_too_few_blocks) { return run<Bulk::kNotToAll>(bug); }
 
 }  // namespace
 }  // namespace selftest

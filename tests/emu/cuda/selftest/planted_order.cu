@@ -144,6 +144,28 @@ PLANTED(13, no_syncwarp) {
       expected);
 }
 
+// Each lane writes what it has read to another lane's place, as rows are turned where they lie.
+template <bool kBug>
+__global__ void turn_in_place(const float* x, float* y) {
+  __shared__ float s[32];
+  const int t = static_cast<int>(threadIdx.x);
+  s[t] = x[t];
+  __syncwarp();
+  const float mine = s[t];
+  if (!kBug) __syncwarp();
+  s[t ^ 5] = mine;
+  __syncwarp();
+  y[t] = s[t];
+}
+PLANTED(57, no_syncwarp_before_turning) {
+  const std::vector<float> x = ramp(32);
+  std::vector<float> expected(32);
+  for (int t = 0; t < 32; ++t) expected[t] = x[t ^ 5];
+  const Device<float> in(x), out(32);
+  return verdict(launch(bug ? &turn_in_place<true> : &turn_in_place<false>, 1, 32, 0, nullptr, in.data, out.data), out,
+                 expected);
+}
+
 template <bool kBug>
 __global__ void early_return(const float* x, float* y) {
   __shared__ float s[kThreads];
