@@ -18,7 +18,7 @@ constexpr int64_t kBlockTokens = 8 * kTileRows;  // tokens between two barriers
 template <int COLUMNS>  // tokens that a thread projects and joins while their rows are in its cache
 constexpr int64_t kOwnBlock = (COLUMNS <= kNarrowColumns ? 2 : 4) * kTileRows;
 template <int COLUMNS>  // from so many tokens a thread on, every thread has tokens of its own
-constexpr int64_t kOwnTokens = COLUMNS <= kNarrowColumns ? 16 : 8 * kTileRows;
+constexpr int64_t kOwnTokens = COLUMNS <= kNarrowColumns ? 8 : 8 * kTileRows;
 constexpr int64_t kOwnShare = 16;  // tiles of one range of them at least, if there are many
 
 constexpr int mhc_slots(int columns) { return (columns + 1 + 15) / 16 * 16; }
@@ -156,7 +156,7 @@ inline void mhc_project_and_join(const MhcRows& p, float* workspace, Before&& be
   if (p.T >= kOwnTokens<COLUMNS> * threads) {
     constexpr int64_t kRows = kRowsOfTile<COLUMNS>;
     const int64_t tiles = (p.T + kRows - 1) / kRows, share = (tiles + 2 * threads - 1) / (2 * threads);
-    parallel(tiles, std::min(share, kOwnShare), [&](int64_t begin, int64_t end) {
+    parallel(tiles, std::clamp<int64_t>(share, 2, kOwnShare), [&](int64_t begin, int64_t end) {
       const int64_t first = begin * kRows, last = std::min(end * kRows, p.T);
       for (int64_t t0 = first, t1; t0 < last; t0 = t1) {
         t1 = std::min(t0 + kOwnBlock<COLUMNS>, last);
@@ -171,7 +171,9 @@ inline void mhc_project_and_join(const MhcRows& p, float* workspace, Before&& be
   constexpr int64_t kUnit = Mixes ? HC : 1;
   for (int64_t t0 = 0; t0 < p.T; t0 += kBlockTokens) {
     const int64_t t1 = std::min(t0 + kBlockTokens, p.T);
-    const int64_t work = COLUMNS * kUnit * std::min(p.d, kPiece<COLUMNS>) * (4 + (t1 - t0) / 4);
+    // Bytes of fn, and of rows or flops / 16, whichever are more.
+    const int64_t work = kUnit * std::min(p.d, kPiece<COLUMNS>) *
+                         (4 * COLUMNS + (t1 - t0) * std::max<int64_t>(sizeof(T), COLUMNS / 4));
     parallel(pieces / kUnit, grain_for(work), [&](int64_t begin, int64_t end) {
       project<T, HC, COLUMNS>(p, t0, t1, begin * kUnit, end * kUnit, workspace, pieces * kSlots, false, true, {}, before);
     });
