@@ -144,10 +144,13 @@ def projections(kind):
     return both, dict(zip(("e_proj_scale", "h_proj_scale"), scaled)), sum(t.nbytes for t in both + scaled)
 
 
-def fuse(T, kind):  # every byte once
+def fuse(T, kind):  # up to 64 stream rows every byte once
     embeds, hidden, norms = random(T, D_MODEL), random(T, HC * D_MODEL), (random(D_MODEL), random(D_MODEL))
     weights, scales, needed = projections(kind)
-    needed += 2 * D_MODEL * T * (1 + HC) + 4 * D_MODEL + 2 * D_MODEL * T * HC
+    rows, out = 2 * D_MODEL * T * (1 + HC), 2 * D_MODEL * T * HC
+    needed += rows + 4 * D_MODEL + out
+    if T * HC > 64:  # every 128 channels have the rows and their norms again, and 4 parts of the sums, from the L2
+        needed += D_MODEL // 128 * rows + (D_MODEL // 128 - 1) * 4 * D_MODEL + 2 * 4 * 2 * out
     return (needed, lambda: ops.nextn_fuse_hidden(
         embeds, hidden, *norms, *weights, eps=1e-6, **scales, out=random(T, HC, D_MODEL)))
 
@@ -155,6 +158,7 @@ def fuse(T, kind):  # every byte once
 for kind in KINDS:
     for T in (1, 2, 4, 8, 16):
         CASES[f"nextn_fuse_hidden T={T}{kind}"] = lambda T=T, kind=kind: fuse(T, kind)
+CASES["nextn_fuse_hidden T=17 int8"] = lambda: fuse(17, " int8")
 
 
 def figures(emulator: Emulator, name: str) -> dict:
