@@ -10,8 +10,10 @@ from util import BACKENDS, Guarded, check_close, rng, strided
 
 EPS = 1e-6
 F32, BF16 = torch.float32, torch.bfloat16
-# T, G, N, K: around vectors of 4, 8 and 16, tiles of 4 rows and 64 columns, groups of 256, blocks of 32 and 64 rows
-CASES = [(1, 1, 516, 128), (4, 2, 64, 128), (3, 1, 257, 33), (5, 2, 11, 37), (2, 3, 1, 1), (65, 1, 63, 31), (6, 1, 17, 0)]
+# T, G, N, K: around vectors of 4, 8 and 16, tiles of 4 rows and 64 columns, groups of 256, blocks of 32 and 64 rows; the
+# last two: so large that weights are fetched ahead, in both orders
+CASES = [(1, 1, 516, 128), (4, 2, 64, 128), (3, 1, 257, 33), (5, 2, 11, 37), (2, 3, 1, 1), (65, 1, 63, 31), (6, 1, 17, 0),
+         (1, 1, 700, 800), (12, 1, 700, 800)]
 
 
 def with_kernel(backend):

@@ -21,7 +21,8 @@ def make_inputs(T, d, E, k, dtype, gate_dtype=torch.float32):
             torch.randint(0, 11, (T,), generator=g))
 
 
-CASES = [(1, 128, 8, 2), (4, 128, 8, 2), (5, 37, 17, 3), (33, 64, 256, 6), (3, 20, 4, 4), (2, 16, 1, 1)]
+CASES = [(1, 128, 8, 2), (4, 128, 8, 2), (5, 37, 17, 3), (33, 64, 256, 6), (3, 20, 4, 4), (2, 16, 1, 1),
+         (70, 1100, 9, 3), (9, 2100, 133, 5), (3, 2100, 133, 5), (2, 0, 3, 2)]  # sums in parts; weights fetched ahead; no sum
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -76,11 +77,12 @@ def test_scores_far_from_zero(backend):
 
 
 @pytest.mark.parametrize("backend", [b for b in BACKENDS if b != "reference"])
-def test_a_row_is_the_same_in_every_batch(backend):
-    x, gate, bias, _, _ = make_inputs(9, 65, 33, 5, torch.float32)
+@pytest.mark.parametrize("T,d,E", [(9, 65, 33), (70, 2100, 133)])
+def test_a_row_is_the_same_in_every_batch(backend, T, d, E):
+    x, gate, bias, _, _ = make_inputs(T, d, E, 5, torch.float32)
     with with_kernel(backend):
         together = ops.route_experts(x, gate, topk=5, scaling=1.5, bias=bias)
-        for i in range(9):
+        for i in (*range(9), T - 1):
             alone = ops.route_experts(x[i:i + 1], gate, topk=5, scaling=1.5, bias=bias)
             assert all(torch.equal(a[0], b[i]) for a, b in zip(alone, together))
 

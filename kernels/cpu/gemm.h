@@ -5,7 +5,7 @@
 #pragma once
 #include <algorithm>
 
-#include "simd.h"
+#include "kernel.h"
 
 namespace dsv4::cpu {
 
@@ -71,9 +71,16 @@ struct FloatSource {
 };
 
 // sums[m*N + n] += x[m] . w[n] over k values, a lane's share each. ahead: what lies so many values behind each weight is
-// fetched into the second-level cache meanwhile (0: nothing). fresh: the sums start at zero, whatever they hold.
+// fetched into the second-level cache meanwhile (0: nothing), the pages after that looked up if there are products enough to
+// hide it. fresh: the sums start at zero, whatever they hold.
 template <class Lanes, int M, int N, class X, class Source>
 inline void dots(const X* const* x, Source w, int64_t k, vf* sums, int64_t ahead = 0, bool fresh = false) {
+  if (M == kTileRows && ahead)
+    for (int n = 0; n < N; ++n) {
+      constexpr int64_t kValues = kPage / sizeof(*w.w[0]);
+      for (int64_t i = kValues; i < w.place(k); i += kValues) __builtin_prefetch(w.w[n] + ahead + i, 0, 3);
+      __builtin_prefetch(w.w[n] + 2 * ahead, 0, 3);
+    }
   vf c[M][N];
   for (int m = 0; m < M; ++m)
     for (int n = 0; n < N; ++n) c[m][n] = fresh ? vf{} : sums[m * N + n];

@@ -49,6 +49,10 @@ inline bool streamable(const TensorView& out, int width = W) {
 // and written, and more go past them.
 constexpr int64_t kStreamedBytes = 128 * 1024;
 
+// Bytes whose place the processor looks up at once. A fetch into the second-level cache waits for that; one line of the page
+// fetched into the first level in time looks it up meanwhile.
+constexpr int64_t kPage = 4096;
+
 // Writes "argument: expected RULE, got VALUE" and returns the status to give back.
 template <class... Values>
 inline int32_t refuse(const Launch& launch, const char* format, Values... values) {

@@ -38,6 +38,7 @@ void run(const Params& p, float* room) {
   }
   for (int64_t g = 0; g < p.G; ++g)
     products(x + g * p.K, pitch, p.T, p.w.at<Y>(g * p.K), p.w.stride[0], p.N, p.K,
+             p.K * p.N * static_cast<int64_t>(sizeof(Y)) >= kFar,
              [&](int64_t t, int64_t n, const float* sums, int64_t columns) {
                Out* out = p.out.at<Out>(t) + g * p.N + n;
                for_vectors(columns, [&](int64_t i, int count) { store_some(out + i, load(sums + i), count); });

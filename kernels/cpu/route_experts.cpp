@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// route_experts: all products with the gate into the workspace, then row by row the scores, the choice and the weights.
+// route_experts: the products with parts of the gate's rows into the workspace, then row by row their sum, the scores, the
+// choice and the weights.
 // Bound by reading the gate. Contract: include/dsv4spec/dense.h.
 #include <cmath>
 
@@ -11,9 +12,13 @@ namespace {
 
 using Params = RouteExpertsParams;
 
-int64_t x_floats(const Params& p) { return p.x.dtype == kF32 ? 0 : p.T * p.d; }  // x as floats, behind the scores
+constexpr int64_t kPart = 1024;  // rows of the gate that a range takes, whole: they lie one after the other in memory
 
-uint64_t workspace_size(const Params& p) { return (p.T * p.E + x_floats(p)) * sizeof(float); }
+int64_t parts(const Params& p) { return std::max<int64_t>((p.d + kPart - 1) / kPart, 1); }
+int64_t block(const Params& p) { return std::min(p.T, kRowBlock); }  // rows of x between two barriers
+int64_t x_floats(const Params& p) { return p.x.dtype == kF32 ? 0 : block(p) * p.d; }  // x as floats, behind the sums
+
+uint64_t workspace_size(const Params& p) { return (parts(p) * block(p) * p.E + x_floats(p)) * sizeof(float); }
 
 // log(1 + u) for u in [0, 1] as 2 atanh(u / (2 + u)): its argument is at most 1/3, so that eight terms are enough for fp32.
 vf log1p(vf u) {
@@ -54,42 +59,57 @@ void choose(const Params& p, const float* score, int32_t* ids) {
   }
 }
 
-template <class Y>
-void run(const Params& p, float* scores) {
-  const float* x = p.x.at<float>();
-  int64_t pitch = p.x.stride[0];
-  if (x_floats(p)) {
-    float* room = scores + p.T * p.E;
-    for (int64_t t = 0; t < p.T; ++t)
-      for_vectors(p.d, [&](int64_t i, int count) {
-        store_some(room + t * p.d + i, load_some(p.x.at<bf16>(t) + i, count), count);
-      });
-    x = room, pitch = p.d;
-  }
-  products(x, pitch, p.T, p.gate.at<Y>(), p.gate.stride[0], p.E, p.d,
-           [&](int64_t t, int64_t e, const float* z, int64_t count) {
-             for (int64_t i = 0; i < count; ++i) scores[t * p.E + e + i] = z[i];
-           });
-  parallel(p.T, grain_for(64 * p.E), [&](int64_t begin, int64_t end) {
-    for (int64_t t = begin; t < end; ++t) {
-      int32_t* ids = p.topk_ids.at<int32_t>(t);
-      float *weights = p.topk_weights.at<float>(t), *score = scores + t * p.E, sum = 0;
-      if (p.table) {
-        for (int64_t i = 0; i < p.k; ++i) {
-          ids[i] = static_cast<int32_t>(int_at(p.table, int_at(p.ids, t), i));
-          weights[i] = score[ids[i]];
-        }
-        to_scores(weights, p.k);
-      } else {
-        to_scores(score, p.E);
-        choose(p, score, ids);
-        for (int64_t i = 0; i < p.k; ++i) weights[i] = score[ids[i]];
-      }
-      for (int64_t i = 0; i < p.k; ++i) sum += weights[i];
-      const float factor = static_cast<float>(p.scaling) / (sum + 1e-20f);
-      for (int64_t i = 0; i < p.k; ++i) weights[i] *= factor;
+// Row t: the ids and weights, from the sums of all parts of x times the gate, which lie `pitch` apart.
+void route(const Params& p, int64_t t, float* sums, int64_t pitch) {
+  int32_t* ids = p.topk_ids.at<int32_t>(t);
+  float *weights = p.topk_weights.at<float>(t), *score = sums, sum = 0;
+  for (int64_t part = 1; part < parts(p); ++part)
+    for (int64_t e = 0; e < p.E; ++e) score[e] += sums[part * pitch + e];
+  if (p.table) {
+    for (int64_t i = 0; i < p.k; ++i) {
+      ids[i] = static_cast<int32_t>(int_at(p.table, int_at(p.ids, t), i));
+      weights[i] = score[ids[i]];
     }
-  });
+    to_scores(weights, p.k);
+  } else {
+    to_scores(score, p.E);
+    choose(p, score, ids);
+    for (int64_t i = 0; i < p.k; ++i) weights[i] = score[ids[i]];
+  }
+  for (int64_t i = 0; i < p.k; ++i) sum += weights[i];
+  const float factor = static_cast<float>(p.scaling) / (sum + 1e-20f);
+  for (int64_t i = 0; i < p.k; ++i) weights[i] *= factor;
+}
+
+template <class Y>
+void run(const Params& p, float* sums) {
+  const int64_t pitch = block(p) * p.E;  // of the parts' sums
+  float* room = sums + parts(p) * pitch;
+  for (int64_t t0 = 0; t0 < p.T; t0 += kRowBlock) {
+    const int64_t rows = std::min(kRowBlock, p.T - t0);
+    parallel(parts(p), grain_for(kPart * p.E * (sizeof(Y) + rows / 8 * sizeof(float))), [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t first = part * kPart, depth = std::min(kPart, p.d - first);
+        const float* x = p.x.at<float>(t0) + first;
+        int64_t x_pitch = p.x.stride[0];
+        if (x_floats(p)) {
+          for (int64_t t = 0; t < rows; ++t)
+            for_vectors(depth, [&](int64_t i, int count) {
+              store_some(room + t * p.d + first + i, load_some(p.x.at<bf16>(t0 + t) + first + i, count), count);
+            });
+          x = room + first, x_pitch = p.d;
+        }
+        products(x, x_pitch, rows, p.gate.at<Y>(first), p.gate.stride[0], p.E, depth,
+                 p.E * p.d * static_cast<int64_t>(sizeof(Y)) >= kFar,
+                 [&](int64_t t, int64_t e, const float* z, int64_t count) {
+                   std::copy_n(z, count, sums + part * pitch + t * p.E + e);
+                 });
+      }
+    });
+    parallel(rows, grain_for(128 * p.E), [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) route(p, t0 + t, sums + t * p.E, pitch);
+    });
+  }
 }
 
 int32_t launch(const Params& p, const Launch& launch) {
@@ -104,8 +124,8 @@ int32_t launch(const Params& p, const Launch& launch) {
           return refuse(launch, "table: expected an expert in [0, %lld) in row %lld, got %lld", (long long)p.E,
                         (long long)row, (long long)e);
     }
-  auto* scores = static_cast<float*>(launch.workspace);
-  p.gate.dtype == kF32 ? run<float>(p, scores) : run<bf16>(p, scores);
+  auto* sums = static_cast<float*>(launch.workspace);
+  p.gate.dtype == kF32 ? run<float>(p, sums) : run<bf16>(p, sums);
   return DSV4_OK;
 }
 

@@ -96,7 +96,15 @@ inline bf16 from_float<bf16>(float x) {
   return bf16{static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16)};
 }
 
-inline vf splat(float x) { return vf{} + x; }
+inline vf splat(float x) {  // the instruction: a sum with zero is an addition more
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_set1_ps(x));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vf>(_mm256_set1_ps(x));
+#else
+  return vf{} + x;
+#endif
+}
 
 inline vf load(const float* p) {
   vf v;
