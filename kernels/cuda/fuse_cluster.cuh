@@ -112,6 +112,27 @@ DSV4_DEVICE void norm_rows(const FuseView& v, unsigned char* rows, const unsigne
   }
 }
 
+// What the sums of two stages of weights of a byte are multiplied by: read once a side.
+template <Dtype kWeight>
+struct PairScales {
+  float now[2] = {};   // of a lane's channels
+  float of_lane = 0;   // e4m3: lane i has that of the side's pair i
+
+  // A warp as one, whose first channel is `channel`.
+  DSV4_DEVICE void of_pair(const FuseView& v, int side, int channel, int k0, int pair, int pairs) {
+    const int lane = threadIdx.x % kWarp;
+    if (kWeight == kI8) {
+      if (pair == 0) fuse_scales<kWeight>(now, v, side, channel + lane / 4, k0);
+    } else {
+      if (pair == 0 && lane < pairs) {
+        fuse_scales<kWeight>(now, v, side, channel, k0 + lane * FuseCluster<kWeight, 1>::kDepth);
+        of_lane = now[0];
+      }
+      now[0] = now[1] = __shfl_sync(kAllLanes, of_lane, pair);
+    }
+  }
+};
+
 // Grid: clusters of parts * columns blocks along x; neighbouring blocks are the parts of one tile of channels.
 template <Dtype kWeight, int NJ>
 __global__ void __launch_bounds__(FuseCluster<kWeight, NJ>::kThreads, 1) fuse_cluster_kernel(FuseView v, int parts) {
@@ -125,8 +146,8 @@ __global__ void __launch_bounds__(FuseCluster<kWeight, NJ>::kThreads, 1) fuse_cl
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, T = static_cast<int>(v.T);
   const int part = cluster_rank() % parts, column = cluster_rank() / parts;
   const int channel0 = blockIdx.x / parts * S::kChannels;
-  const int channel = channel0 + warp * 16 + lane / 4;  // and channel + 8
-  const bool busy = channel0 + warp * 16 < v.d;
+  const int warp_channel = channel0 + warp * 16;
+  const bool busy = warp_channel < v.d;
   const int k0 = part * v.depth, length = min(v.depth, v.d - k0);
   const int pairs = (length + S::kDepth - 1) / S::kDepth;  // of stages, of one side
   const auto rows_of = [&](int side) { return side ? T << v.hc_log2 : T; };
@@ -167,13 +188,13 @@ __global__ void __launch_bounds__(FuseCluster<kWeight, NJ>::kThreads, 1) fuse_cl
   norm(0);
 
   // Sums of weights of a byte are scaled pair by pair into `sums`; those of bf16 stay where they are.
+  PairScales<kWeight> scales;
   float acc[NJ][4] = {}, sums[NJ][4] = {};
   auto& total = S::kSize == 1 ? sums : acc;
 #pragma unroll 1
   for (int pair = 0; pair < 2 * pairs; ++pair) {
     const int side = pair >= pairs, tiles = (rows_of(side) + 7) / 8, k = (pair - side * pairs) * S::kDepth;
-    float scale[2] = {};
-    if (S::kSize == 1) fuse_scales<kWeight>(scale, v, side, channel, k0 + k);
+    if (S::kSize == 1) scales.of_pair(v, side, warp_channel, k0, pair - side * pairs, pairs);
     const unsigned char* of_k = base_of(side) + lane / 4 * S::kPitch + k * 2;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -193,7 +214,7 @@ __global__ void __launch_bounds__(FuseCluster<kWeight, NJ>::kThreads, 1) fuse_cl
       const uint4 high = *reinterpret_cast<const uint4*>(at + 8 * S::kHalf);
       mma_vectors<kWeight, NJ, S::kPitch, true>(acc, low, high, of_k, half, tiles);
     }
-    if (S::kSize == 1 && busy) scale_sums(sums, acc, scale, tiles);
+    if (S::kSize == 1 && busy) scale_sums(sums, acc, scales.now, tiles);
   }
   __syncthreads();  // nobody reads rows any more
   constexpr int kSumPitch = S::kChannels + 4;
