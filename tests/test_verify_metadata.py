@@ -130,6 +130,15 @@ def test_hostile_tables_and_lengths_leave_the_other_rows_right(backend):
         o.check()
 
 
+def test_no_requests_of_any_number_of_rows():
+    """No length is there to be looked at."""
+    none, table = torch.zeros(0, dtype=torch.int64), torch.zeros(0, 3, dtype=torch.int32)
+    with use_backend("cpu"):
+        for n in (1, 2**31, 2**40):
+            got = ops.verify_metadata(none, none, table, table, n, c4_page=16, c128_page=2)
+            assert [t.tolist() for t in got] == [[0], [0], [], [], [-1], [-1]]
+
+
 @pytest.mark.parametrize("change,message", [
     (dict(positions=torch.zeros(9, dtype=torch.int64)), r"positions: expected B\*n = 2\*4 rows, got 9"),
     (dict(c4_table=torch.zeros(3, 1, dtype=torch.int32)), r"c4_table: expected shape \[B=2, c4 pages\], got \[3, 1\]"),

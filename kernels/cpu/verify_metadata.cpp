@@ -75,7 +75,7 @@ int32_t launch(const VerifyMetadataParams& p, const Launch& launch) {
   const int64_t n = p.n;
   int64_t longest = 0;
   for (int64_t b = 0; b < p.B; ++b) longest = std::max(longest, lengths[b]);
-  for (int64_t b = 0; longest > INT32_MAX - n; ++b)  // start_pos is int32
+  for (int64_t b = 0; longest > INT32_MAX - n && b < p.B; ++b)  // start_pos is int32
     if (const int64_t s = lengths[b]; s > INT32_MAX - n)
       return refuse(launch, "live_seq_lens: expected lengths below 2^31 - n for request %lld, got %lld",
                     static_cast<long long>(b), static_cast<long long>(s));
