@@ -49,6 +49,7 @@ void* cpu_workspace(uint64_t bytes) {
   static thread_local std::unique_ptr<void, Free> memory;
   static thread_local uint64_t size = 0;
   if (bytes > size) {
+    size = 0;  // of what there is if no memory can be had
     memory.reset(std::aligned_alloc(64, (bytes + 63) / 64 * 64));
     if (!memory) throw std::bad_alloc();
     size = bytes;

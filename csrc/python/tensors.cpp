@@ -44,17 +44,22 @@ const DLPackExchangeAPI* exchange_api(PyTypeObject* type) {
 // The producer will not hand out its memory (meta or sparse tensors, tensors that require a gradient, byte orders...).
 [[noreturn]] void refuse_export(const char* op, const char* argument, py::handle object,
                                 const py::error_already_set& error) {
+  if (!error.matches(PyExc_Exception) || error.matches(PyExc_MemoryError)) throw error;  // an interrupt is no refusal
   std::string why = py::str(error.value());
   why = why.substr(0, why.find('\n'));
   refuse(op, argument, "a tensor that DLPack can share", std::string(Py_TYPE(object.ptr())->tp_name) + " (" + why + ")");
 }
 
 // torch's lazily negated views (of conj().imag) keep the sign in the tensor object, not in memory, and DLPack does not show
-// it. They begin at the imaginary half of a complex number, which torch aligns to its size: only tensors at such a place
-// need to be asked, which takes 60 ns. (torch._neg_view, a private function, can negate any tensor.)
+// it. They step over whole complex numbers, and begin at an imaginary half, which lies off the size of a pair unless memory
+// of another library does: only such tensors need to be asked, which takes 60 ns. (torch._neg_view, a private function, can
+// negate any tensor, and as_strided can make any view of a negated one.)
 bool may_be_negated(const DLTensor& t) {
+  if (t.dtype.code != kDLFloat) return false;
+  bool by_pairs = t.strides;
+  for (int i = 0; by_pairs && i < t.ndim; ++i) by_pairs = t.shape[i] == 1 || t.strides[i] % 2 == 0;
   const uintptr_t at = reinterpret_cast<uintptr_t>(t.data) + t.byte_offset, bytes = t.dtype.bits / 8;
-  return t.dtype.code == kDLFloat && at & bytes;
+  return by_pairs || at & bytes;
 }
 
 bool is_negated(py::handle object) {
@@ -76,9 +81,15 @@ bool is_jax(py::handle object) {
   return module.compare(0, 3, "jax") == 0;
 }
 
-bool is_on_device(py::handle object) {
+bool is_on_device(py::handle object, const char* op, const char* argument) {
   if (!py::hasattr(object, "__dlpack_device__")) return false;
-  return object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first != kDLCPU;
+  try {
+    return object.attr("__dlpack_device__")().cast<std::pair<int, int>>().first != kDLCPU;
+  } catch (const py::error_already_set& e) {
+    refuse_export(op, argument, object, e);
+  } catch (const py::cast_error&) {
+    refuse(op, argument, "two integers from __dlpack_device__", Py_TYPE(object.ptr())->tp_name);
+  }
 }
 
 }  // namespace
@@ -107,7 +118,7 @@ void BorrowedTensor::from_protocol(py::handle object, const char* op, const char
   owner_ = [&]() -> py::object {
     py::dict how;
     // Work is launched on the producer's current stream, so that there is nothing to wait for. The CPU has no streams.
-    if (is_on_device(object)) how["stream"] = -1;
+    if (is_on_device(object, op, argument)) how["stream"] = -1;
     try {
       return object.attr("__dlpack__")(**how, py::arg("max_version") = py::make_tuple(1, 0));
     } catch (py::error_already_set& e) {

@@ -31,4 +31,5 @@ __all__ = [
     "alloc_extend", "assign_draft_slots", "move_accepted_kv",
 ]
 
+_dispatch.route_of_the_environment()
 _torch.register_when_torch_is_there(_dispatch)

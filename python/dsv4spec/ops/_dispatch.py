@@ -33,7 +33,8 @@ class _Route:
     name: str | None = None
     missing: str = "error"
     failed: Exception | None = None  # why the backend that DSV4SPEC_BACKEND names cannot be had: raised by every op
-    direct: frozenset[str] | None = None  # ops that this route never sends to the reference; None: not known yet
+    direct: frozenset[str] = frozenset()  # ops that this route never sends to the reference: a call need not look
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of those who change it
     used_reference: set[str] = field(default_factory=set)
 
 
@@ -119,20 +120,19 @@ def use_backend(name: str | None, *, missing: str = "error", used: set[str] | No
 
 
 def _set_route(name: str | None, missing: str, failed: Exception | None = None) -> None:
-    _C.use_backend(None if failed else name)
-    _route.name, _route.missing, _route.failed = name, missing, failed
-    _route.direct = frozenset() if failed else None
+    with _route.lock:
+        # Not "reference", with which the C ABI launches nothing: a kernel that another thread's call is on its way to has
+        # to run, or that call would return memory that nobody wrote. References check by check_only, of their thread.
+        _C.use_backend(None if failed or name == "reference" else name)
+        direct = frozenset() if failed else _direct_ops(name, missing)
+        _route.name, _route.missing, _route.failed, _route.direct = name, missing, failed, direct
 
 
-def _direct_ops() -> frozenset[str]:
-    """Ops whose body runs whatever the arguments are: found once per route, so that a call need not look."""
-    if _route.name == "reference":
-        _route.direct = frozenset()
-    elif _route.missing == "error":
-        _route.direct = frozenset(OPS)
-    else:
-        _route.direct = _kernels_everywhere(_route.name)
-    return _route.direct
+def _direct_ops(name: str | None, missing: str) -> frozenset[str]:
+    """Ops whose body runs whatever the arguments are."""
+    if name == "reference":
+        return frozenset()
+    return frozenset(OPS) if missing == "error" else _kernels_everywhere(name)
 
 
 @functools.cache
@@ -243,10 +243,10 @@ def op(schema: str, *, mutates: tuple[str, ...] = (), passes_through: dict[int, 
             if _forward_ad._current_level >= 0 or _recording() and _wants_gradient((*args, *kwargs.values())):
                 return _torch.call(OPS[name], args, kwargs)  # whose results know that there is no derivative
             try:
-                if name in (_direct_ops() if _route.direct is None else _route.direct):
+                if name in _route.direct:
                     return body(*args, **kwargs)
                 return run(OPS[name], args, kwargs)
-            except (AttributeError, IndexError, TypeError, RuntimeError, OverflowError) as error:
+            except (AttributeError, IndexError, TypeError, RuntimeError, OverflowError, ValueError, MemoryError) as error:
                 _explain.refuse(OPS[name], args, kwargs, error)
                 raise
 
@@ -268,14 +268,14 @@ def has_kernel(name: str, device_type: str) -> bool:
 _BACKEND_OF = {"cpu": "cpu", "cuda": "cuda", "npu": "npu"}
 
 
-def _route_of_the_environment() -> None:
-    """Where DSV4SPEC_BACKEND names a backend that cannot be had, importing goes on: ``dsv4spec info`` says why it is off."""
-    name = os.environ.get("DSV4SPEC_BACKEND")
-    if name:
-        try:
-            _set_route(name, "error")
-        except (ValueError, RuntimeError) as error:
-            _set_route(name, "error", type(error)(f"DSV4SPEC_BACKEND={name}: {error}"))
+def route_of_the_environment() -> None:
+    """The first route, once all ops are defined. Where DSV4SPEC_BACKEND names a backend that cannot be had, importing goes
+    on: ``dsv4spec info`` says why it is off."""
+    name = os.environ.get("DSV4SPEC_BACKEND") or None
+    try:
+        _set_route(name, "error")
+    except (ValueError, RuntimeError) as error:
+        _set_route(name, "error", type(error)(f"DSV4SPEC_BACKEND={name}: {error}"))
 
 
 def _expect_a_route() -> None:
@@ -326,6 +326,3 @@ def fake(op_: Op, args, kwargs):
         return op_.body(*args, **kwargs)
     finally:
         _thread.faking = before
-
-
-_route_of_the_environment()

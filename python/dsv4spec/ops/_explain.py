@@ -4,11 +4,15 @@ outputs were allocated."""
 import inspect
 import re
 
+from ._torch import result_count
+
 _ARGUMENT = re.compile(r"(Tensor(?:\(\w!\))?\??|int|float|str) (\w+)")
 
 
 def refuse(op_, args, kwargs, error: Exception) -> None:
     """Raise ValueError ``op: argument: expected RULE, got VALUE`` if an argument explains ``error``; else return."""
+    if isinstance(error, ValueError) and str(error).startswith(f"{op_.name}: "):
+        return  # of the checks themselves
     try:
         values = inspect.signature(op_.body).bind(*args, **kwargs).arguments
     except TypeError:
@@ -32,6 +36,11 @@ def refuse(op_, args, kwargs, error: Exception) -> None:
         if rule:
             got = repr(value) if isinstance(value, (int, float)) else type(value).__name__
             raise ValueError(f"{op_.name}: {name}: expected {rule}, got {got}") from error
+    out, count = values.get("out"), result_count(op_.schema)
+    if out is not None and count > 1:
+        given = len(out) if isinstance(out, (tuple, list)) else type(out).__name__
+        if given != count:
+            raise ValueError(f"{op_.name}: out: expected a tuple of {count} tensors, got {given}") from error
     if isinstance(error, (IndexError, TypeError)):  # a shape that was read has too few dimensions
         for rank in (0, 1):
             for name, value in tensors:
@@ -41,7 +50,7 @@ def refuse(op_, args, kwargs, error: Exception) -> None:
 
 
 def _integer_rule(value) -> str | None:
-    if not isinstance(value, int):
+    if not isinstance(value, int) or isinstance(value, bool):
         return "an integer"
     if value < 0:
         return "at least 0"

@@ -164,7 +164,7 @@ def _functional(op_, invoke):
 
 def _into(op_, invoke):
     """The op writing into its arguments ``out_0``, ``out_1``, ..."""
-    count = _result_count(op_.schema)
+    count = result_count(op_.schema)
 
     def into(*args, **kwargs):
         out = tuple(kwargs.pop(f"out_{i}", None) for i in range(count))
@@ -175,13 +175,13 @@ def _into(op_, invoke):
     return into
 
 
-def _result_count(schema: str) -> int:
+def result_count(schema: str) -> int:
     return schema.rsplit("->", 1)[1].count("Tensor")
 
 
 def _into_schema(schema: str, passes_through: dict) -> str | None:
     """``(Tensor x, *, int n) -> Tensor`` becomes ``(Tensor x, *, int n, Tensor(o0!) out_0) -> ()``."""
-    count = _result_count(schema)
+    count = result_count(schema)
     if count == 0:
         return None
     arguments = schema.rsplit("->", 1)[0].strip()[1:-1]
