@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with NumPy and with objects of other libraries that fail, interrupt or run out of memory; routes that change meanwhile."""
+"""NumPy, and objects of other libraries that fail, interrupt or run out of memory; routes that change during a call."""
 import re
 import subprocess
 import sys
