@@ -108,6 +108,34 @@ def test_a_switch_to_the_reference_leaves_calls_on_their_way_alone():
     assert out.equal(ops.mhc_post(*args))
 
 
+def test_calls_while_another_thread_imports_torch():
+    code = """if True:
+        import sys, types
+        import numpy as np
+        from dsv4spec import ops
+        sys.modules["torch"] = types.ModuleType("torch")  # as it is in the midst of its import
+        print(ops.assign_draft_slots(np.array([[3]]), np.array([1]), topk=1, num_steps=2, page_size=4).tolist())"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout == "[[13, 14]]\n", out.stdout + out.stderr
+
+
+def test_daemon_threads_end_with_the_process():
+    code = """if True:
+        import threading, time
+        import numpy as np
+        from dsv4spec import ops
+        table, lens = np.zeros((64, 2), np.int64), np.ones(64, np.int64)
+        def work():
+            while True:
+                ops.assign_draft_slots(table, lens, topk=1, num_steps=2, page_size=4)
+        for _ in range(4):
+            threading.Thread(target=work, daemon=True).start()
+        time.sleep(0.2)"""
+    for _ in range(3):
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert (out.returncode, out.stderr) == (0, "")
+
+
 def test_scratch_that_could_not_be_had_is_asked_for_again():
     code = """if True:
         import resource

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // dsv4spec._C: every op of the C ABI as one Python function, generated from its field list. Arguments are
 // positional, in the order of the args struct; None stands for an absent optional tensor.
+#include <cxxabi.h>
 #include <pybind11/pybind11.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <memory>
@@ -55,6 +57,16 @@ void* cpu_workspace(uint64_t bytes) {
     size = bytes;
   }
   return memory.get();
+}
+
+// A daemon thread that comes back while the interpreter shuts down stays here until the process ends, as it does from Python
+// 3.14 on. Before, Python ends the thread by unwinding it, and what is unwound here would release tensors without the GIL.
+void take_gil_back(PyThreadState* thread) {
+  try {
+    PyEval_RestoreThread(thread);
+  } catch (abi::__forced_unwind&) {
+    for (;;) pause();
+  }
 }
 
 void call_op(const OpDesc& op, PyObject* values) {
@@ -119,12 +131,10 @@ void call_op(const OpDesc& op, PyObject* values) {
     std::memcpy(args + op.workspace_offset, &memory, sizeof memory);
     std::memcpy(args + op.workspace_offset + sizeof memory, &bytes, sizeof bytes);
   }
-  dsv4_status status;
-  {
-    py::gil_scoped_release release;
-    status = op.call(args, stream);
-    // The text is this thread's; read it before another call on this thread can replace it.
-  }
+  PyThreadState* thread = PyEval_SaveThread();
+  const dsv4_status status = op.call(args, stream);
+  take_gil_back(thread);
+  // The text is this thread's; read it before another call on this thread can replace it.
   if (status) raise_status(status);
 }
 

@@ -175,8 +175,7 @@ def kernel(name: str, *args) -> None:
 
 # ---------------------------------------------------------------------------------------------- allocation
 def is_torch(x) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(x, torch.Tensor)
+    return isinstance(x, _tensors[:1])  # of no type while another thread is at the import of torch
 
 
 def new(like, shape, dtype: str | None = None):
