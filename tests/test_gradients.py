@@ -90,6 +90,25 @@ def test_out_is_refused_where_a_gradient_would_be_lost():
     assert out.any() and not out.requires_grad
 
 
+class Results(tuple):
+    """A tuple of a type of its own."""
+
+
+class Subclass(torch.Tensor):
+    """A tensor of a type of its own."""
+
+
+@pytest.mark.parametrize("form", [tuple, list, Results])
+@pytest.mark.parametrize("change", [lambda t: t, lambda t: t.as_subclass(Subclass)])
+def test_results_in_any_container_are_refused_too(form, change):
+    args, kwargs = SAMPLES["mhc_pre"]()
+    with route():
+        out = [change(r.zero_()).requires_grad_() for r in ops.mhc_pre(*args, **kwargs)]
+        with pytest.raises(ValueError, match="^mhc_pre: out_0: expected a tensor that requires no gradient"):
+            ops.mhc_pre(*args, **kwargs, out=form(out))
+    assert not any(r.any() for r in out)
+
+
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
 def test_no_gradient_is_recorded_in_these_modes(mode):
     args, _ = post()

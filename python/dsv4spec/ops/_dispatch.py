@@ -48,7 +48,8 @@ class _Thread(threading.local):
 
 
 _thread = _Thread()
-_PLAIN = {int, float, bool, str, type(None), tuple, list}  # argument types that need no look; torch's join at its import
+_SCALARS = frozenset((int, float, bool, str, type(None)))
+_PLAIN = {*_SCALARS, tuple, list}  # argument types that need no look; torch's join at its import
 
 
 def _compiling() -> bool:  # torch.compiler.is_dynamo_compiling once torch is there
@@ -305,8 +306,12 @@ def _traced(values) -> bool:
 
 def _wants_gradient(values) -> bool:
     for v in values:
-        if type(v) in _tensors and v.requires_grad or type(v) is tuple and _wants_gradient(v):
-            return True
+        if type(v) in _tensors:
+            if v.requires_grad:
+                return True
+        elif type(v) not in _SCALARS:
+            if _wants_gradient(v) if isinstance(v, (tuple, list)) else is_torch(v) and v.requires_grad:
+                return True
     return False
 
 
