@@ -2,8 +2,6 @@
 // route_experts: the products with parts of the gate's rows into the workspace, then row by row their sum, the scores, the
 // choice and the weights.
 // Bound by reading the gate. Contract: include/dsv4spec/dense.h.
-#include <cmath>
-
 #include "ints.h"
 #include "products.h"
 
@@ -32,9 +30,8 @@ vf log1p(vf u) {
 void to_scores(float* z, int64_t count) {
   for_vectors(count, [&](int64_t i, int n) {
     const vf x = load_some(z + i, n), size = vmax(x, -x);
-    store_some(z + i, vmax(splat(0.0f), x) + log1p(vexp(-size)), n);  // NaN stays NaN in vexp
+    store_some(z + i, vsqrt(vmax(splat(0.0f), x) + log1p(vexp(-size))), n);  // NaN stays NaN in vexp
   });
-  for (int64_t i = 0; i < count; ++i) z[i] = std::sqrt(z[i]);
 }
 
 // Is a chosen before b, both with their expert number? NaN counts as the largest.
@@ -49,13 +46,16 @@ void choose(const Params& p, const float* score, int32_t* ids) {
   const float* bias = p.bias.at<const float>();
   auto key = [&](int64_t e) { return score[e] + bias[e * p.bias.stride[0]]; };
   int64_t count = 0;
+  float worst = 0;  // of the k best so far: hardly any other gets past it
   for (int64_t e = 0; e < p.E; ++e) {
     int64_t at = count;
+    if (at == p.k && key(e) <= worst) continue;
     while (at > 0 && before(key(e), e, key(ids[at - 1]), ids[at - 1])) --at;
     if (at == p.k) continue;
     if (count < p.k) ++count;
     for (int64_t i = count - 1; i > at; --i) ids[i] = ids[i - 1];
     ids[at] = static_cast<int32_t>(e);
+    worst = key(ids[count - 1]);
   }
 }
 

@@ -196,6 +196,17 @@ inline vf vmax(vf a, vf b) {
   return reinterpret_cast<vf>((reinterpret_cast<vi>(a) & m) | (reinterpret_cast<vi>(b) & ~m));
 #endif
 }
+// The instruction: the compiler takes roots one by one, for the sake of errno.
+inline vf vsqrt(vf x) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<vf>(_mm512_maskz_sqrt_ps(0xffff, reinterpret_cast<__m512>(x)));
+#elif defined(__AVX2__)
+  return reinterpret_cast<vf>(_mm256_sqrt_ps(reinterpret_cast<__m256>(x)));
+#else
+  for (int i = 0; i < W; ++i) x[i] = __builtin_sqrtf(x[i]);
+  return x;
+#endif
+}
 // Pairwise, so that the order (and the bits) do not depend on anything but W.
 inline float hsum(vf v) {
 #if defined(__clang__) || __GNUC__ >= 12
