@@ -135,6 +135,15 @@ def test_assign_draft_slots_far_beyond_the_table(s):
     refused("assign_draft_slots", (i64(INT_MAX).view(1, 1), i64(1)), dict(topk=1, num_steps=1, page_size=4), "block_table")
 
 
+def test_links_and_rows_at_the_ends_of_64_bits():
+    args, kwargs = SAMPLES["verify_tree_greedy"]()
+    for at, name in ((1, "retrieve_index"), (2, "next_token"), (3, "next_sibling")):
+        for wrong in (INT_MIN, INT_MIN + 1, INT_MAX):
+            hostile = [a.clone() for a in args]
+            hostile[at][0, -1] = wrong
+            refused("verify_tree_greedy", hostile, kwargs, f"{name}: expected .*, got {wrong}")
+
+
 def test_build_tree_full_mask_size_does_not_wrap():
     (bonus, parents, selected, drafts, _), scalars = SAMPLES["build_tree"]()
     mask = torch.zeros(200, dtype=torch.bool)

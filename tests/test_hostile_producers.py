@@ -99,6 +99,13 @@ def test_negated_views_of_memory_that_is_not_torchs():
         ops.mhc_post(y, residual, post, comb)
 
 
+@pytest.mark.parametrize("name", ["nothing", "", 5, b"cpu", ["cpu"]])
+def test_names_that_are_no_backend(name):
+    with pytest.raises(ValueError, match="^use_backend: name: expected cpu, .* or reference, got "), use_backend(name):
+        pass
+    assert ops.current_backend() is None
+
+
 def test_a_switch_to_the_reference_leaves_calls_on_their_way_alone():
     """A call that chose its kernel before another thread asked for the reference still runs it."""
     args, _ = SAMPLES["mhc_post"]()

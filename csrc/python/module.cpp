@@ -250,7 +250,7 @@ PYBIND11_MODULE(_C, m) {
       {nullptr, nullptr, 0, nullptr}};
   if (PyModule_AddFunctions(m.ptr(), more)) throw py::error_already_set();
   m.def("use_backend", [](py::object name) {
-    const std::string text = name.is_none() ? "" : name.cast<std::string>();
+    const std::string text = name.is_none() ? std::string() : std::string(py::str(name));  // refused if it is no name
     if (dsv4_status s = dsv4_use_backend(name.is_none() ? nullptr : text.c_str())) raise_status(s);
   });
   m.def("check_only", dsv4_reflection()->check_only,

@@ -54,7 +54,7 @@ inline void write_run(int64_t* out, int64_t count, int64_t first) {
   const __m512i lanes = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
   for (int64_t i = 0; i < count; i += 8)
     _mm512_mask_storeu_epi64(out + i, static_cast<__mmask8>(count - i >= 8 ? 0xff : (1 << (count - i)) - 1),
-                             _mm512_set1_epi64(first + i) + lanes);
+                             _mm512_add_epi64(_mm512_set1_epi64(first + i), lanes));  // masked lanes may wrap
 #else
   std::iota(out, out + count, first);
 #endif

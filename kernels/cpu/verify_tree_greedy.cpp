@@ -87,15 +87,16 @@ bool sound(const VerifyTreeGreedyParams& p, int64_t b) {
   uint32_t wrong = 0;
   for (int c = 0; c < t.n; c += 8) {
     const uint32_t there = t.n - c >= 8 ? 0xff : (1u << (t.n - c)) - 1;  // lanes that are nodes
+    // Differences of any numbers by intrinsics, which may wrap around, as __m512i's operators may not.
     auto nodes = [=](const int64_t* v) { return _mm512_maskz_loadu_epi64(static_cast<__mmask8>(there), v + c); };
     for (const __m512i to : {nodes(t.next), nodes(t.sibling)}) {
-      const uint32_t inside = _mm512_cmplt_epu64_mask(to - one, n - one) & there;
+      const uint32_t inside = _mm512_cmplt_epu64_mask(_mm512_sub_epi64(to, one), n - one) & there;
       wrong |= there & ~(inside | _mm512_cmpeq_epi64_mask(to, none));
       linked |= _mm512_maskz_sllv_epi64(static_cast<__mmask8>(inside), one, to);
       links += __builtin_popcount(inside);
     }
     const __m512i target = nodes(t.target);
-    wrong |= there & ~(_mm512_cmplt_epu64_mask(nodes(t.row) - first_row, n) &
+    wrong |= there & ~(_mm512_cmplt_epu64_mask(_mm512_sub_epi64(nodes(t.row), first_row), n) &
                        _mm512_cmpeq_epi64_mask(target, (target << 32) >> 32));
   }
   linked |= _mm512_maskz_shuffle_i64x2(0xff, linked, linked, 0x4e);
