@@ -98,7 +98,7 @@ def test_twice_the_rows_are_twice_the_memory_cycles(run):
 def test_products_by_hand(run):
     (line,) = lines(run, "nextn_fuse_hidden")
     kernels = line["modelled"]["kernels"]
-    assert len(kernels) == line["launches"] == 2
+    assert len(kernels) == line["launches"] == (1 if run[0]["backend"] == "cuda_emu" else 2)
     (products,) = [k for k in kernels if k["parallel"]["products"]]
     if run[0]["backend"] == "cuda_emu":
         flops = products["counts"]["mma"] * 2 * 16 * 8 * 16  # rows are filled up to tiles
