@@ -185,7 +185,8 @@ const BackendTable& table_for(OpId id, const char* op, const Checker& checked) {
     throw Refusal(DSV4_BACKEND_UNAVAILABLE, std::string(op) + ": backend " + slot.name + ": " + slot.why);
   if (!slot.table->launch[id])
     throw Refusal(DSV4_NOT_SUPPORTED, std::string(op) + ": backend " + slot.name +
-                                          " has no kernel for this op; ask for the reference by name");
+                                          " has no kernel for this op; ask for the reference by name "
+                                          "(use_backend, --missing reference)");
   if (device.device_type != slot.table->device_type) {  // a routed backend; the memory is not its own
     const DLDevice expected{static_cast<DLDeviceType>(slot.table->device_type), device.device_id};
     throw Refusal(DSV4_INVALID_ARGUMENT, std::string(op) + ": device: expected " + device_name(expected) +
